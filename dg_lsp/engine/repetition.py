@@ -25,8 +25,7 @@ CHARS_BEFORE, CHARS_AFTER = 32_000, 12_000
 _LINES = re.compile(r"[^\n]*\n+|[^\n]+")
 _CACHED_LINES, _MAX_LINE = 16_384, 500
 """Lines that are cached, and characters of one: a longer line is another one after every key typed into it."""
-BORDER = -1
-"""Separator: no n-gram extends across it."""
+BORDER = -1  # a separator: no n-gram extends across it
 
 
 def searchable(after: TokenIds, before: TokenIds) -> TokenIds:
@@ -97,6 +96,8 @@ class Repetition:
 
     def overridden(self, prediction: Prediction, fill_ids: TokenIds, positions: Iterable[int]) -> Prediction:
         """The prediction with repetitions at consecutive positions, the first of which follows `fill_ids`."""
+        if self.following(fill_ids) is None:  # the usual case, without copies
+            return prediction
         argmax_ids, sampled_ids = prediction.argmax_ids.copy(), prediction.sampled_ids.copy()
         confidence, sampled_confidence = prediction.confidence.copy(), prediction.sampled_confidence.copy()
         fill = fill_ids

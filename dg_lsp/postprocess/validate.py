@@ -179,9 +179,9 @@ def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, st
 
 
 def rank(
-    results: Iterable[Candidate | Rejection], value: Callable[[Candidate], float] = attrgetter("worth")
+    results: Iterable[Candidate | Rejection], value: Callable[[Candidate], float] = attrgetter("confidence")
 ) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """Distinct candidates by descending worth or other value, ties in order; and the rejections.
+    """Distinct candidates by descending confidence or other value, ties in order; and the rejections.
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """

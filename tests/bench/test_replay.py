@@ -58,10 +58,7 @@ def completer_of(fill, tokens_per_step=64):
     """An engine completer and its denoiser."""
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-    settings = CompletionSettings(
-        deadline_ms=60_000,
-        decoder=DecoderName.DIFFUSION.value,
-    )
+    settings = CompletionSettings(deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
     return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), clock), denoiser
 
 

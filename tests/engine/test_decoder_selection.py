@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, measure_costs
+from dg_lsp.engine.decoder_selection import DEFAULTS, DecoderSelection, PositionKind, StepCosts, measure_costs
 
 CPU = StepCosts(((1, 2.0), (8, 8.0)), ((16, 11.0), (32, 21.0)))
 GPU = StepCosts(((1, 3.0), (8, 3.1)), ((16, 3.1), (32, 3.2)))
@@ -82,6 +82,13 @@ def test_passes_until_the_early_stop_are_the_same_after_a_slower_measurement(dec
         assert selection(costs=costs).num_passes(150.0, decoder, 16) == num_passes
     assert selection().num_passes(float("inf"), decoder, 16) == float("inf")
     assert selection(costs=None).num_passes(0.1, decoder, 16) < 1
+
+
+def test_model_without_expected_passes_gets_the_defaults():
+    named = {(row.kind, row.decoder) for row in DEFAULTS}
+    selected = [name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL)]
+    assert named == {(kind.value, name) for kind in PositionKind for name in selected}
+    assert select(MASK_SPEC, CPU).choose().needs_causal_head
 
 
 class Clocked(ScriptedDenoiser):

@@ -143,8 +143,7 @@ class RemovedTextDecoder(AutoregressiveDecoder):
         return is_longest or self._task.stop.is_spelled(draft.ids) or super()._is_done(draft)
 
 
-MAX_COPIED = 8
-"""The most of the last tokens that are compared with earlier ones."""
+MAX_COPIED = 8  # the most of the last tokens that are compared with earlier ones
 MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass
 MAX_REPETITION = 8  # longest draft of repetitions, which are never rejected since they override the model's predictions
 
