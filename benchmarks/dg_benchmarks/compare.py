@@ -19,11 +19,13 @@ import attrs
 
 from dg_benchmarks.comparison import BASELINE, compare_json, compare_tables
 from dg_benchmarks.llama_server import LlamaServer
-from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions
+from dg_lsp.bench.dataset import read_cases, sample_cases
+from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions, run_cases
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.bench import REMOTE, BenchModel, Cases, finish, remote_notes
+from dg_lsp.cli.bench import REMOTE, ModelOrigin, finish, open_sandbox, remote_notes, run_header
 from dg_lsp.cli.options import ModelOptions, configure
+from dg_lsp.cli.printing import progress_bar
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import DgLspError
@@ -38,21 +40,28 @@ DIFFUSION, PRETRAINED = "diffusion", "pretrained"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit code."""
     given = _parser().parse_args(arguments)
-    cases = Cases(given.data, given.limit, given.seed, given.execute, given.output)
     options = RequestOptions(
-        length=LengthHint(given.length),
-        deadline_ms=1e3 * ANSWER_SECONDS,
-        early_stop_ms=given.early_stop,
-        is_warm=given.warm,
+        LengthHint(given.length), deadline_ms=1e3 * ANSWER_SECONDS, early_stop_ms=given.early_stop, is_warm=given.warm
     )
     try:
         over = ModelOptions(model=given.model, gpu_layers=given.gpu_layers, threads=given.threads).tree
         # the model runs here in any case: the server is one more contender
         settings = configure(over if given.remote is None else {**over, "remote": {"url": given.remote}})
-        opening = _open_contenders(settings, given, options)
-        run = cases.run("compare", settings, options, opening, {**_listed(given), "seed": given.seed})
-        tree = compare_json(run, given.seed) if given.json else None
-        return finish(run, compare_tables(run, given.seed), tree)
+        cases = sample_cases(read_cases(given.data), given.limit, given.seed)
+        listed = _listed(given) | options.tree
+        sandbox = open_sandbox(cases) if given.execute else None
+        with _open_contenders(settings, given, options) as (origin, contenders):
+            run = run_cases(
+                cases,
+                contenders,
+                run_header("compare", origin, settings, {given.data.name: given.data}, listed),
+                given.output,
+                seed=given.seed,
+                sandbox=sandbox,
+                progress=progress_bar,
+                notes=options.notes,
+            )
+        return finish(run, compare_tables(run, given.seed), compare_json(run, given.seed) if given.json else None)
     except DgLspError as error:
         print(f"compare: {error}", file=sys.stderr)
         return error.exit_code
@@ -82,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _listed(given: argparse.Namespace) -> dict[str, Any]:
-    """The contenders as plain JSON values for the header of a run."""
-    listed: dict[str, Any] = {"decoders": [decoder.value for decoder in given.decoder]}
+    """Contenders and seed as plain JSON values for the header of a run."""
+    listed: dict[str, Any] = {"decoders": given.decoder, "seed": given.seed, "execute": given.execute}
     if given.pretrained is not None:
         with map_file_errors(path := locate(given.pretrained)):
             listed |= {"pretrained": given.pretrained, "pretrained_sha256": file_sha256(path)}
@@ -95,7 +104,7 @@ def _listed(given: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def _open_contenders(
     settings: Settings, given: argparse.Namespace, options: RequestOptions
-) -> Iterator[tuple[BenchModel, list[Contender]]]:
+) -> Iterator[tuple[ModelOrigin, list[Contender]]]:
     """Opens and starts all contenders, and closes them afterwards. Each engine has its own weights and cache."""
     with ExitStack() as stack:
         contenders: list[Contender] = []
@@ -112,21 +121,19 @@ def _open_contenders(
         decoders = {DIFFUSION: DecoderName.DIFFUSION} if model.spec.has_final_canvas else {}
         decoders |= {BASELINE: DecoderName.AUTOREGRESSIVE} if model.spec.has_causal_head else {}
         decoders |= {decoder.value: decoder for decoder in given.decoder if decoder not in decoders.values()}
-        engines: list[LocalEngine] = []
-        for name, decoder in decoders.items():
-            own = loading.open_local(settings)[1] if engines else denoiser
-            needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
-            costs = measure_costs(own) if needs_costs else None
-            engines.append(LocalEngine(own, own.tokenizer, settings.completion, costs))
-            add(EngineContender(name, engines[-1], decoder, options))
+        local = [(name, decoder, settings) for name, decoder in decoders.items()]
         if given.pretrained is not None:
             runtime = attrs.evolve(settings.model, name=given.pretrained)
-            _, causal = loading.open_local(attrs.evolve(settings, model=runtime))
-            costs = measure_costs(causal) if options.early_stop_ms else None
-            engine = LocalEngine(causal, causal.tokenizer, settings.completion, costs)
-            add(EngineContender(PRETRAINED, engine, DecoderName.AUTOREGRESSIVE, options))
+            local.append((PRETRAINED, DecoderName.AUTOREGRESSIVE, attrs.evolve(settings, model=runtime)))
+        for name, decoder, own in local:
+            if contenders:
+                denoiser = loading.open_local(own)[1]
+            needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
+            costs = measure_costs(denoiser) if needs_costs else None
+            engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
+            add(EngineContender(name, engine, decoder, options))
         if given.llama_server is not None:
-            server = LlamaServer(
+            llama_server = LlamaServer(
                 given.llama_server,
                 model.path,
                 model.spec,
@@ -135,11 +142,11 @@ def _open_contenders(
                 gpu_layers=settings.model.gpu_layers,
                 max_tokens=settings.completion.max_tokens,
             )
-            add(server)
+            add(llama_server)
         if settings.is_remote:
             remote = loading.open_engine(settings)
             add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, remote_notes(settings.remote)))
-        yield BenchModel(engines[0], model.path, threads), contenders
+        yield ModelOrigin(model.spec.name, model.path, threads), contenders
 
 
 if __name__ == "__main__":

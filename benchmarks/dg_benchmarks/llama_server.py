@@ -75,7 +75,8 @@ class LlamaServer:
         num = int(timings.get("predicted_n", 0))
         prefill_ms = float(timings.get("prompt_ms", 0.0))
         model_ms = prefill_ms + float(timings.get("predicted_ms", 0.0))
-        text = _first_lines(str(reply.get("content", "")), self._options.num_lines(case))
+        lines = str(reply.get("content", "")).split("\n")[: self._options.num_lines(case)]
+        text = "\n".join(lines).rstrip()
         attempt = attempt_for(case, self.name, "autoregressive", text, ms, None if text else "empty")
         return replace(attempt, steps=num, tokens=num, prefill_ms=prefill_ms, model_ms=model_ms)
 
@@ -114,7 +115,8 @@ class LlamaServer:
                         self.notes.append("llama-server crashed on repacked weights and ran with --no-repack.")
                         self.close()
                         return self._start(program, [*arguments, "--no-repack"])
-                    raise BackendError(f"llama-server ended early ({_cause(code)}): {self._last_line()}")
+                    cause = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                    raise BackendError(f"llama-server ended early ({cause}): {self._last_line()}")
                 if time.monotonic() > deadline:
                     raise BackendError(f"llama-server was not ready after {START_SECONDS:.0f} s: {self._last_line()}")
                 time.sleep(0.05)
@@ -167,12 +169,3 @@ class LlamaServer:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             reply = connection.getresponse()
             return reply.status, json.loads(reply.read())
-
-
-def _first_lines(text: str, num: int | None) -> str:
-    """The first `num` lines, or all for None, without trailing blanks."""
-    return (text if num is None else "\n".join(text.split("\n")[:num])).rstrip()
-
-
-def _cause(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

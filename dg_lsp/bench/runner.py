@@ -62,13 +62,6 @@ class LengthHint(StrEnum):
     NONE = "none"
     ORACLE = "oracle"
 
-    @property
-    def sentence(self) -> str:
-        """Explanation for a report."""
-        if self is LengthHint.ORACLE:
-            return "The number of lines of each reference was known (oracle)."
-        return "The length was unknown: the position of the cursor limits the number of lines."
-
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
@@ -84,8 +77,16 @@ class RequestOptions:
     sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
 
     @property
-    def time_limits(self) -> str:
-        """Explanation for a report."""
+    def tree(self) -> dict[str, Any]:
+        """The options as plain JSON values."""
+        return dataclasses.asdict(self) | {"sampler": self.sampler.values}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for a report."""
+        length = "The length was unknown: the position of the cursor limits the number of lines."
+        if self.length is LengthHint.ORACLE:
+            length = "The number of lines of each reference was known (oracle)."
         limits = []
         if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
             limits.append(f"a deadline of {self.deadline_ms:g} ms")
@@ -93,7 +94,8 @@ class RequestOptions:
             limits.append(f"an early stop after {self.early_stop_ms:g} ms")
         elif self.early_stop_ms is None and self.deadline_ms is not None:
             limits.append("the early stop of the settings")
-        return f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
+        fills = f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
+        return (length, fills)
 
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
@@ -346,6 +348,7 @@ def run_cases(
     seed: int = 0,
     sandbox: Sandbox | None = None,
     progress: Progress = lambda *_: nullcontext(lambda _: None),
+    notes: Sequence[str] = (),
 ) -> Run:
     """Lets every contender answer every case. Ctrl-C ends the run and keeps its attempts.
 
@@ -379,7 +382,7 @@ def run_cases(
             is_complete = False
     # the file may have more cases than this session
     keys = [(case.id, name) for name in names for case in cases]
-    notes = [note for contender in contenders for note in contender.notes]
+    notes = [*notes, *(note for contender in contenders for note in contender.notes)]
     notes += [] if is_complete else [INTERRUPTED_NOTE]
     return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, tuple(notes))
 

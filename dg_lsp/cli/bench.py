@@ -3,9 +3,9 @@
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,6 @@ from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, tabl
 from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.bench.runner import (
     INTERRUPTED_NOTE,
-    Contender,
     EngineContender,
     LengthHint,
     Machine,
@@ -31,7 +30,6 @@ from dg_lsp.bench.runner import (
     infill_tables,
     run_cases,
 )
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.cli.options import (
@@ -117,15 +115,29 @@ def infill(
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     settings = configure(model.tree)
     check_decoder(decoder, settings)
-    cases = Cases(data, limit, seed, execute, output)
     options = RequestOptions(
         length=LengthHint(length),
         deadline_ms=deadline,
         is_warm=warm,
         sampler=sampler_options(sampler),
     )
-    opening = _open_contender(settings, decoder, options)
-    run = cases.run("infill", settings, options, opening, {"decoder": decoder})
+    cases = sample_cases(read_cases(data), limit, seed)
+    sandbox = open_sandbox(cases) if execute else None
+    name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
+    notes = remote_notes(settings.remote) if settings.is_remote else ()
+    engine, origin = open_model(settings)
+    with closing(engine):
+        listed = {"decoder": decoder} | options.tree | {"execute": execute}
+        run = run_cases(
+            cases,
+            [EngineContender(name, engine, decoder, options, notes)],
+            run_header("infill", origin, settings, {data.name: data}, listed),
+            output,
+            seed=seed,
+            sandbox=sandbox,
+            progress=progress_bar,
+            notes=options.notes,
+        )
     return finish(run, infill_tables(run), _infill_object(run, options.length) if as_json else None)
 
 
@@ -158,10 +170,10 @@ def replay(
         "seed": seed,
         "decoder": decoder,
     }
-    opened = open_model(settings)
-    with closing(opened.engine):
-        header = _header("replay", opened, settings, {task.path: Path(task.path) for task in tasks}, listed)
-        completer = simulation.EngineCompleter(opened.engine)
+    engine, origin = open_model(settings)
+    with closing(engine):
+        header = run_header("replay", origin, settings, {task.path: Path(task.path) for task in tasks}, listed)
+        completer = simulation.EngineCompleter(engine)
         events, is_complete = _play(played, completer)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
@@ -221,65 +233,26 @@ def report(
     return 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BenchModel:
-    """The engine of a benchmark and the origin of its model."""
+@dataclass(frozen=True, slots=True)
+class ModelOrigin:
+    """The model of a benchmark and where it runs."""
 
-    engine: Engine
+    name: str
     path: Path | None  # none for a remote server, like the threads
     threads: int | None
 
 
-def open_model(settings: Settings) -> BenchModel:
+def open_model(settings: Settings) -> tuple[Engine, ModelOrigin]:
     """Loads the model of the settings and measures its costs, as a server does."""
     if settings.is_remote:
-        return BenchModel(loading.open_engine(settings), None, None)
+        remote = open_engine(settings)
+        return remote, ModelOrigin(remote.spec.name, None, None)
     model, engine, threads = loading.open_measured(settings)
-    return BenchModel(engine, model.path, threads)
+    return engine, ModelOrigin(model.spec.name, model.path, threads)
 
 
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """Test cases, and what is done with the attempts."""
-
-    data: Path
-    limit: int | None
-    seed: int
-    execute: bool
-    output: Path | None
-
-    def run(
-        self,
-        command: str,
-        settings: Settings,
-        options: RequestOptions,
-        opening: AbstractContextManager[tuple[BenchModel, list[Contender]]],
-        listed: dict[str, Any],
-    ) -> Run:
-        """Runs the contenders, which are opened after all other checks. `listed` belongs to the header of the run."""
-        cases = sample_cases(read_cases(self.data), self.limit, self.seed)
-        sandbox = _open_sandbox(cases) if self.execute else None
-        with opening as (opened, contenders):
-            listed = listed | asdict(options) | {"sampler": options.sampler.values, "execute": self.execute}
-            header = _header(command, opened, settings, {self.data.name: self.data}, listed)
-            run = run_cases(
-                cases, contenders, header, self.output, seed=self.seed, sandbox=sandbox, progress=progress_bar
-            )
-        return replace(run, notes=(options.length.sentence, options.time_limits, *run.notes))
-
-
-@contextmanager
-def _open_contender(
-    settings: Settings, decoder: DecoderName | None, options: RequestOptions
-) -> Iterator[tuple[BenchModel, list[Contender]]]:
-    opened = open_model(settings)
-    name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
-    notes = remote_notes(settings.remote) if settings.is_remote else ()
-    with closing(opened.engine):
-        yield opened, [EngineContender(name, opened.engine, decoder, options, notes)]
-
-
-def _open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
+def open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
+    """A sandbox for the tests of the cases. Raises UsageError if there are none."""
     if all(case.program("") is None for case in cases):
         raise UsageError("these cases have no tests (test, entry_point): leave --execute out")
     sandbox = Sandbox()
@@ -305,8 +278,8 @@ def _language_shares(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
     return {key: summary[key] for key in _LANGUAGE_KEYS} | {"exact_match_by_kind": exact}
 
 
-def _header(
-    command: str, opened: BenchModel, settings: Settings, data: dict[str, Path], options: dict[str, Any]
+def run_header(
+    command: str, origin: ModelOrigin, settings: Settings, data: dict[str, Path], options: dict[str, Any]
 ) -> RunHeader:
     """What was measured, by which model, on which machine; without secrets of a remote server."""
     options = options | {"settings": attrs.asdict(settings.completion)}
@@ -316,9 +289,9 @@ def _header(
         options[REMOTE] = {name: getattr(remote, name) for name in _REMOTE_OPTIONS} | {"extra_sha256": extra}
     return RunHeader(
         command=command,
-        machine=Machine.here(opened.threads),
-        model=opened.engine.spec.name,
-        model_sha256=None if opened.path is None else file_sha256(opened.path),
+        machine=Machine.here(origin.threads),
+        model=origin.name,
+        model_sha256=None if origin.path is None else file_sha256(origin.path),
         data={name: file_sha256(path) for name, path in data.items()},
         options=options,
     )

@@ -1,11 +1,10 @@
 """`dg-lsp fill`, `rewrite` and `why`: completes code, fills gaps, rewrites lines, and explains what an editor shows."""
 
-import math
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,9 +30,17 @@ from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import SourceFile, parse_location
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, Result, drain
-from dg_lsp.engine.request import FillRequest, FillResult, Frame, Priority, Replacement, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import (
+    EngineRequest,
+    FillRequest,
+    FillResult,
+    Frame,
+    Priority,
+    Replacement,
+    RewriteRequest,
+    RewriteResult,
+)
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.verification import NUM_CANDIDATES, Trial, Verification
 from dg_lsp.errors import RequestError, UsageError
@@ -65,7 +72,6 @@ def fill(
             snapshot,
             start,
             end,
-            deadline_ms=math.inf if run.deadline is None else run.deadline,
             seed=run.seed,
             gaps=find_gaps(snapshot, start, end),
             decoder=run.decoder,
@@ -73,7 +79,7 @@ def fill(
         )
         if not rewrite.gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
-        return _rewrite_lines(rewrite, source, settings, run, file)
+        return _EditCommand(source, settings, run, file).rewrite(rewrite)
     request = FillRequest(
         snapshot,
         source.offset_at(location.first, location.column),
@@ -85,70 +91,7 @@ def fill(
         sampler=sampler,
         priority=Priority.INVOKED,
     )
-    return _fill_position(request, source, settings, run, file)
-
-
-def _fill_position(
-    request: FillRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
-) -> int:
-    """Completes the code at an offset; returns the exit code."""
-    trials: list[Trial] = []
-    if (verification := _verification(source, file)) is not None:
-        request = replace(request, snippets=verification.failure(note))
-    until = math.inf if run.deadline is None else None  # no user is typing: without --deadline no limit
-    with loading.timed_engine(settings, source.language) as (engine, load_ms):
-        run.note_effects(engine.spec)
-        steps = engine.run(request, deadline=until)
-        around = partial(output.excerpt, request.snapshot, request.offset)
-        result = _drain(steps, engine, lambda frame: around(output.drawing(frame)), run, file)
-        silence = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
-        typed = silence or explain(result.confident(settings.completion.min_confidence), settings.completion, engine)
-        if not run.as_json:
-            _introduce(engine, file)
-    edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
-    if verification is not None:
-        passing, trials = verification.first_passing(edits, source.data_with, note)
-        edits = [passing] if passing is not None else []
-        result = result.after_test(passing)
-    if file.write and edits:
-        source.replace(edits[0])
-    if run.as_json:
-        print_json(output.fill_object(result, load_ms) | _trials_object(trials, file))
-    else:
-        _show_fill(result, edits, request, source, file)
-        if edits and typed.outcome is not Visibility.SHOWN:
-            file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
-        file.report(output.timing_line(result, load_ms))
-    return 0 if edits else 1
-
-
-def _drain(
-    steps: Generator[Progress, None, Result],
-    engine: Engine,
-    drawn: Callable[[Frame], Text],
-    run: RunOptions,
-    file: FileOptions,
-) -> Result:
-    """Runs a request to its end; with `--visual` it shows every canvas."""
-    if not run.visual:
-        return drain(steps)
-    console = Console(highlight=False, stderr=run.as_json or file.is_patch)
-    with output.canvas_screen(console, drawn) as show:
-        return drain(steps, lambda progress: show(engine.frame(progress)))
-
-
-def _show_fill(
-    result: FillResult, edits: list[Replacement], request: FillRequest, source: SourceFile, file: FileOptions
-) -> None:
-    """Prints the best completion as code or as a patch."""
-    if not file.is_patch:
-        output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
-    elif edits:
-        output.print_patch(source.patch(edits[0]))
-    if not edits:
-        file.report(f"no completion: the result {result.problem}")
-    elif file.write:
-        file.report(f"wrote {source.path}")
+    return _EditCommand(source, settings, run, file).fill(request)
 
 
 def rewrite(
@@ -168,82 +111,142 @@ def rewrite(
     source = SourceFile.read(location.path)
     start, end = source.span_of(location)
     settings = loading.configure_for(source, model.tree_of_rewrites, file, as_json=as_json).for_rewrites
-    wait_ms = math.inf if deadline is None else deadline
-    request = RewriteRequest(source.snapshot(), start, end, instruction, strength, wait_ms, seed)
-    return _rewrite_lines(request, source, settings, RunOptions(as_json=as_json), file)
+    run = RunOptions(deadline=deadline, seed=seed, as_json=as_json)
+    request = RewriteRequest(source.snapshot(), start, end, instruction, strength, seed=seed)
+    return _EditCommand(source, settings, run, file).rewrite(request)
 
 
-def _rewrite_lines(
-    request: RewriteRequest, source: SourceFile, settings: Settings, run: RunOptions, file: FileOptions
-) -> int:
-    """Runs a rewrite, writes it, if wanted, and prints JSON, or the difference, problems and costs; the exit code."""
-    trials: list[Trial] = []
-    if (verification := _verification(source, file)) is not None:
-        request = replace(request, snippets=verification.failure(note), num_candidates=NUM_CANDIDATES)
-    with loading.timed_engine(settings, source.language) as (engine, load_ms):
-        run.note_effects(engine.spec)
-        follows = engine.follows_instructions
-        if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
-            note(sentence)
-        result = _drain(engine.rewrite(request), engine, partial(output.drawing, is_marked=True), run, file)
-        if request.gaps and not run.as_json:
-            _introduce(engine, file)
-    if verification is not None and not result.reason:
-        options = (result, *result.alternatives)
-        passing, trials = verification.first_passing(options, source.data_with, note)
-        result = passing or result.rejected(Reason.FAILS_TEST)
-    if file.write and not result.reason:
-        source.replace(result)
-    if run.as_json:
-        print_json(_rewrite_object(result, request, source, load_ms) | _trials_object(trials, file))
-    else:
-        _show_rewrite(result, source, file, load_ms)
-    return 1 if result.reason else 0
+@dataclass(frozen=True, slots=True)
+class _EditCommand:
+    """A file, and what a command does with it."""
 
+    source: SourceFile
+    settings: Settings
+    run: RunOptions
+    file: FileOptions
 
-def _show_rewrite(result: RewriteResult, source: SourceFile, file: FileOptions, load_ms: float) -> None:
-    """Prints the difference, what is not filled, and the costs."""
-    if not result.reason:
-        output.print_patch(source.patch(result))
-    elif not result.gaps:
-        file.report(f"no rewrite: the result {result.reason.problem}")
-    num_filled = 0
-    for gap in result.gaps:
-        if gap.reason:
-            file.report(f"line {source.line_of(gap.start)} is not filled: the result {gap.reason.problem}")
-        num_filled += not gap.reason
-    if file.write and not result.reason:
-        file.report(f"wrote {source.path}")
-    filled = f"{num_filled} of {len(result.gaps)} gaps, " if result.gaps else ""
-    times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
-    file.report(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
+    def fill(self, request: FillRequest) -> int:
+        """Completes the code at an offset; returns the exit code."""
+        verification = self._verification()
+        if verification is not None:
+            request = replace(request, snippets=verification.failure(note))
+        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
+            self.run.note_effects(engine.spec)
+            around = partial(output.excerpt, request.snapshot, request.offset)
+            result = self._drain(request, engine, lambda frame: around(output.drawing(frame)))
+            silence = _reason_for_silence(request, self.settings, engine.spec.language_problem(self.source.language))
+            completion = self.settings.completion
+            typed = silence or explain(result.confident(completion.min_confidence), completion, engine)
+            self._introduce(engine)
+        edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
+        trials: list[Trial] = []
+        if verification is not None:
+            passing, trials = verification.first_passing(edits, self.source.data_with, note)
+            edits = [passing] if passing is not None else []
+            result = result.after_test(passing)
+        if edits:
+            self._write(edits[0])
+        if self.run.as_json:
+            print_json(output.fill_object(result, load_ms) | self._trials_object(trials))
+        else:
+            self._show_fill(result, edits, request)
+            if edits and typed.outcome is not Visibility.SHOWN:
+                self.file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
+            self.file.report(output.timing_line(result, load_ms))
+        return 0 if edits else 1
 
+    def rewrite(self, request: RewriteRequest) -> int:
+        """Writes lines anew, or fills their gaps; returns the exit code."""
+        verification = self._verification()
+        if verification is not None:
+            request = replace(request, snippets=verification.failure(note), num_candidates=NUM_CANDIDATES)
+        with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
+            self.run.note_effects(engine.spec)
+            follows = engine.follows_instructions
+            if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
+                note(sentence)
+            result = self._drain(request, engine, partial(output.drawing, is_marked=True))
+            if request.gaps:
+                self._introduce(engine)
+        trials: list[Trial] = []
+        if verification is not None and not result.reason:
+            options = (result, *result.alternatives)
+            passing, trials = verification.first_passing(options, self.source.data_with, note)
+            result = passing or result.rejected(Reason.FAILS_TEST)
+        if not result.reason:
+            self._write(result)
+        if self.run.as_json:
+            print_json(_rewrite_object(result, request, self.source, load_ms) | self._trials_object(trials))
+        else:
+            self._show_rewrite(result, load_ms)
+        return 1 if result.reason else 0
 
-def _verification(source: SourceFile, file: FileOptions) -> Verification | None:
-    """How the candidates for a file are tested, in the working directory; None without `--test`.
+    def _verification(self) -> Verification | None:
+        """How the candidates are tested, in the working directory; None without `--test`.
 
-    Raises UsageError if the file is elsewhere, SandboxError if there is no sandbox.
-    """
-    if file.test is None:
-        return None
-    folder = Path.cwd()
-    path = source.path.resolve()
-    if not path.is_relative_to(folder):
-        raise UsageError(f"--test runs in the working directory, and {source.path} is not in it: change to its project")
-    sandbox = Sandbox(option="--test")
-    return Verification(file.test, folder, path, {path: source.data}, sandbox, file.test_deadline / 1e3)
+        Raises UsageError if the file is elsewhere, SandboxError if there is no sandbox.
+        """
+        if self.file.test is None:
+            return None
+        folder = Path.cwd()
+        path = self.source.path.resolve()
+        if not path.is_relative_to(folder):
+            problem = f"--test runs in the working directory, and {self.source.path} is not in it"
+            raise UsageError(f"{problem}: change to its project")
+        sandbox = Sandbox(option="--test")
+        seconds = self.file.test_deadline / 1e3
+        return Verification(self.file.test, folder, path, {path: self.source.data}, sandbox, seconds)
 
+    def _drain(self, request: EngineRequest[Result], engine: Engine, drawn: Callable[[Frame], Text]) -> Result:
+        """Runs a request to its end; with `--visual` it shows every canvas."""
+        steps = request.run(engine, self.run.end())  # no user is typing: without --deadline no limit
+        if not self.run.visual:
+            return drain(steps)
+        console = Console(highlight=False, stderr=self.run.as_json or self.file.is_patch)
+        with output.canvas_screen(console, drawn) as show:
+            return drain(steps, lambda progress: show(engine.frame(progress)))
 
-def _trials_object(trials: list[Trial], file: FileOptions) -> dict[str, Any]:
-    """The key `tests` of the JSON object of a command that has `--test`."""
-    return {} if file.test is None else {"tests": list(map(asdict, trials))}
+    def _introduce(self, engine: Engine) -> None:
+        """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
+        if not self.run.as_json:
+            languages = ", ".join(engine.spec.languages) or "all languages"
+            follows = "instructions" if engine.follows_instructions else "no instructions"
+            self.file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
+    def _write(self, edit: Replacement) -> None:
+        if self.file.write:
+            self.source.replace(edit)
 
-def _introduce(engine: Engine, file: FileOptions) -> None:
-    """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
-    languages = ", ".join(engine.spec.languages) or "all languages"
-    follows = "instructions" if engine.follows_instructions else "no instructions"
-    file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
+    def _trials_object(self, trials: list[Trial]) -> dict[str, Any]:
+        """The key `tests` of the JSON object with `--test`."""
+        return {} if self.file.test is None else {"tests": list(map(asdict, trials))}
+
+    def _show_fill(self, result: FillResult, edits: list[Replacement], request: FillRequest) -> None:
+        """Prints the best completion as code or as a patch."""
+        if not self.file.is_patch:
+            output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
+        elif edits:
+            output.print_patch(self.source.patch(edits[0]))
+        if not edits:
+            self.file.report(f"no completion: the result {result.problem}")
+        elif self.file.write:
+            self.file.report(f"wrote {self.source.path}")
+
+    def _show_rewrite(self, result: RewriteResult, load_ms: float) -> None:
+        """Prints the difference, what is not filled, and the costs."""
+        if not result.reason:
+            output.print_patch(self.source.patch(result))
+        elif not result.gaps:
+            self.file.report(f"no rewrite: the result {result.reason.problem}")
+        unfilled = [gap for gap in result.gaps if gap.reason]
+        for gap in unfilled:
+            line = self.source.line_of(gap.start)
+            self.file.report(f"line {line} is not filled: the result {gap.reason.problem}")
+        if self.file.write and not result.reason:
+            self.file.report(f"wrote {self.source.path}")
+        filled = f"{len(result.gaps) - len(unfilled)} of {len(result.gaps)} gaps, " if result.gaps else ""
+        times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
+        self.file.report(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
 
 
 def _rewrite_object(

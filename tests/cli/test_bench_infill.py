@@ -35,7 +35,7 @@ def model(monkeypatch, tmp_path):
         held.filled.clear()
         fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
         engine = LocalEngine(held.denoiser, held.denoiser.tokenizer, fill_settings)
-        return bench.BenchModel(engine, tmp_path / "weights", threads=1)
+        return engine, bench.ModelOrigin("scripted", tmp_path / "weights", 1)
 
     monkeypatch.setattr(bench, "open_model", open_model)
     return held

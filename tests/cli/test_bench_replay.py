@@ -30,7 +30,8 @@ def model(monkeypatch, tmp_path):
     denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
 
     def open_model(settings):
-        return bench.BenchModel(LocalEngine(denoiser, denoiser.tokenizer, settings.completion), weights, 1)
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
+        return engine, bench.ModelOrigin("scripted", weights, 1)
 
     monkeypatch.setattr(bench, "open_model", open_model)
     # the model takes no time, however busy this machine is
