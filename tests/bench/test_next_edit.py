@@ -1,11 +1,13 @@
 """Next edits are cut out of a repository's history."""
 
+import json
 import subprocess
 
 import pytest
 
 from dg_lsp.bench import next_edit
 from dg_lsp.bench.next_edit import FileChange, LineEdit, Outcome, cases_of, cut_history, measure, summary, table
+from dg_lsp.cli import run
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 
 BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
@@ -89,12 +91,25 @@ def test_a_proposal_of_several_lines_is_right_if_it_makes_one_edit():
     assert not case.is_right(Proposal(4, 4, "x\n", 1.0))
 
 
-def test_the_first_proposal_of_a_case_is_measured(repository):
-    [change] = cut_history(repository, 10)
-    outcome, last = [measure(case, change.language) for case in cases_of(change)]
-    assert (outcome.is_shown, outcome.is_right, outcome.is_in_place, outcome.kept_text) == (True, True, True, 1.0)
-    assert not (outcome.is_reversal or outcome.breaks_syntax)
-    assert not last.is_shown
+def test_the_command_measures_the_first_proposal_of_each_case(repository, capsys):
+    command = ["bench", "next-edit", str(repository)]
+    assert run([*command, "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert (numbers["num"], numbers["shown"], numbers["right_of_shown"], numbers["kept_text_of_shown"]) == (
+        2,
+        0.5,
+        1,
+        1,
+    )
+    assert run(command) == 0
+    assert "| python | 2 | " in capsys.readouterr().out
+
+
+def test_a_folder_without_such_a_history_is_refused(repository, tmp_path_factory, capsys):
+    git(repository, "reset", "--quiet", "--hard", "HEAD~1")
+    for folder, problem in ((tmp_path_factory.mktemp("empty"), "git cannot read"), (repository, "no commit of")):
+        assert run(["bench", "next-edit", str(folder)]) == 2
+        assert problem in capsys.readouterr().err
 
 
 def test_a_proposal_that_takes_an_edit_back_or_breaks_the_file_is_counted(repository, monkeypatch):

@@ -1,25 +1,21 @@
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase, read_cases
-from dg_lsp.bench.metrics import Attempt
 from dg_lsp.bench.runner import (
     WARM_UP,
     EngineContender,
     LengthHint,
     Machine,
     RequestOptions,
-    RunFile,
     RunHeader,
     run_cases,
 )
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
-from dg_lsp.errors import InputFileError
 from dg_lsp.sandbox import ProgramResult
 from dg_lsp.settings import CompletionSettings
 
@@ -157,66 +153,3 @@ def test_a_warm_contender_has_the_prompt_in_its_cache():
         nums.append(engine_contender.engine._model.denoiser.num_prefilled)
     # one byte of the prefix and the middle sentinel are decoded again
     assert nums[1] == nums[0] - 1 + 2
-
-
-MACHINE = Machine("cpu", 2, "Linux", "3.12.1", "0.1.0", "0.3.36", 1)
-RUN = RunHeader("infill", MACHINE, "dg-mini", "00ff", {"a.jsonl": "11"}, {"length": "none", "decoders": ["a", "b"]})
-
-
-@pytest.fixture
-def stored(make_attempt):
-    def make(case, contender="canvas"):
-        return make_attempt(case, contender, (5.0, "é"), reference="é\n\u2028\ud800", confidence=None)
-
-    return make
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.jsonl"
-
-
-def attempts_in(path):
-    return [Attempt(**json.loads(line)) for line in path.read_bytes().splitlines()[1:]]
-
-
-def test_a_truncated_file_loses_at_most_one_attempt(path, stored):
-    with RunFile(path, RUN) as file:
-        for number, case in enumerate("ab", 1):
-            file.add(stored(case))
-            assert attempts_in(path) == [*map(stored, "ab"[:number])], "on disk immediately"
-    whole = path.read_bytes()
-    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
-    for size in {0, 1, 40, *(end + shift for end in ends for shift in (-40, -1, 0, 1))}:
-        path.write_bytes(whole[:size])
-        num_complete = max(0, whole[:size].count(b"\n") - 1)
-        with RunFile(path, RUN) as file:
-            assert len(file.attempts) == num_complete
-            file.add(stored("c"))
-        assert [attempt.case for attempt in attempts_in(path)] == [*"ab"[:num_complete], "c"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"model_sha256": "01"}, id="another model"),
-        pytest.param({"options": {"length": "oracle"}}, id="other options"),
-        pytest.param({"machine": dataclasses.replace(MACHINE, threads=2)}, id="other threads"),
-    ],
-)
-def test_a_different_run_is_refused_and_unchanged(path, stored, change):
-    with RunFile(path, RUN) as file:
-        file.add(stored("a"))
-    path.write_bytes(path.read_bytes() + b'{"torn')
-    before = path.read_bytes()
-    with pytest.raises(InputFileError, match="name another --output"):
-        RunFile(path, dataclasses.replace(RUN, **change))
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n"])
-def test_a_file_that_is_not_a_run_is_refused_and_unchanged(path, text):
-    path.write_text(text)
-    with pytest.raises(InputFileError, match="holds no run"):
-        RunFile(path, RUN)
-    assert path.read_text() == text

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import loading, run
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models import gpus
@@ -42,11 +43,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class Script:
-    """Completions of the scripted model, and the settings that it was opened with."""
+    """What the commands find as their model, and what they did with it."""
 
-    fill: str | Callable[[str, str], str] = "fill"
-    settings: Settings | None = None
-    denoiser: ScriptedDenoiser | None = None
+    fill: str | Callable[[str, str], str] | tuple[str, ...] = "fill"
+    spec: ModelSpec = MASK_SPEC
+    model: ScriptedDenoiser | None = None  # in place of one with this fill and spec
+    settings: Settings | None = None  # that it was opened with
+    denoiser: ScriptedDenoiser | None = None  # that was opened
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +68,7 @@ def script(monkeypatch):
 
     def open_engine(settings):
         held.settings = settings
-        held.denoiser = ScriptedDenoiser(held.fill)
+        held.denoiser = held.model or ScriptedDenoiser(held.fill, spec=held.spec)
         return LocalEngine(held.denoiser, held.denoiser.tokenizer, settings.completion)
 
     monkeypatch.setattr(loading, "open_engine", open_engine)

@@ -11,7 +11,8 @@ GO = "package shop\n\n" + "".join(
     f"func price{n}(count int) int {{\n\ttotal := count * {n}\n\treturn total + offset{n}\n}}\n\n" for n in range(12)
 )
 PYTHON = f"KEY = '{KEY}'\n" + "".join(
-    f"def price_{n}(count):\n    total = count * {n}\n    return total + offset_{n}\n\n\n" for n in range(12)
+    f"def price_{n}(count):\n    if count > {n}:\n        count -= {n}\n    return count * offset_{n}\n\n\n"
+    for n in range(12)
 )
 
 
@@ -51,6 +52,8 @@ def test_cases_come_from_the_users_own_files_once_without_ignored_and_secret_one
     assert KEY not in Path("cases.jsonl").read_text()
     places = {(row["prompt"], row["canonical_solution"], row["kind"]) for row in cut}
     assert len(places) == len({row["task_id"] for row in cut}) == 40
+    blocks = [(row["path"], row["prompt"]) for row in cut if row["kind"] == "block"]
+    assert len(blocks) == len(set(blocks)), "the body of a function and its first statement start at one place"
 
 
 def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):

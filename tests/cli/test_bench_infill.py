@@ -92,6 +92,31 @@ def test_ctrl_c_keeps_the_attempts_and_the_run_is_resumed(dg_lsp, data, model, n
         assert len(model.filled) == num_filled
 
 
+def test_a_file_that_was_cut_off_loses_at_most_one_attempt(dg_lsp, data, model):
+    command = ("bench", "infill", data, "--output", "run.jsonl", "--json")
+    dg_lsp(*command)
+    whole = Path("run.jsonl").read_bytes()
+    header = whole.index(b"\n") + 1
+    for size, num_lost in ((0, 5), (40, 5), (header, 5), (header + 9, 5), (len(whole) - 40, 1), (len(whole) - 1, 1)):
+        Path("run.jsonl").write_bytes(whole[:size])
+        assert dg_lsp(*command).json["num"] == 5
+        assert len(model.filled) == num_lost
+        assert Path("run.jsonl").read_bytes().count(b"\n") == 6
+
+
+@pytest.mark.parametrize("text", ["notes", "notes\nmore", "{}\n", None], ids=lambda text: text or "other options")
+def test_a_file_that_is_no_such_run_is_refused_and_unchanged(dg_lsp, data, model, text):
+    path = Path("run.jsonl")
+    if text is None:
+        dg_lsp("bench", "infill", data, "--output", path, "--length", "oracle")
+    else:
+        path.write_text(text)
+    before = path.read_bytes()
+    message = dg_lsp("bench", "infill", data, "--output", path).error(2)
+    assert "holds no run" in message and "name another --output" in message
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("options", [("--length", "some"), ("--decoder", "magic"), ("--limit", "0")])
 def test_wrong_use_is_one_line_before_the_model_is_opened(dg_lsp, data, model, options):
     assert options[0] in dg_lsp("bench", "infill", data, *options).error(2)

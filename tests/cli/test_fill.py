@@ -5,7 +5,6 @@ import time
 import pytest
 
 from dg_lsp.engine.decoders import base
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import BackendError
 
 KEYS = [
@@ -136,22 +135,10 @@ def test_write_keeps_line_ends_indentation_and_byte_order_mark(dg_lsp, script, t
     assert path.read_bytes() == head + fill.encode() + tail
 
 
-def test_options_are_passed_to_settings_and_request(dg_lsp, script, source, monkeypatch):
-    seen = []
-    run = LocalEngine.run
-
-    def spy(self, request, **keywords):
-        seen.append((request, keywords["deadline"]))
-        return run(self, request, **keywords)
-
-    monkeypatch.setattr(LocalEngine, "run", spy)
-    options = ["--candidates", 3, "--decoder", "diffusion", "--seed", 7, "--threads", 1, "--gpu-layers", 0]
-    assert dg_lsp("fill", f"{source}:4", *options, "--model", "m.gguf").code == 0
-    [(request, deadline)] = seen
-    assert (request.num_candidates, request.decoder, request.seed) == (3, "diffusion", 7)
-    assert (request.offset, deadline) == (len(SOURCE) - 1, float("inf"))
-    model = script.settings.model
-    assert (model.name, model.threads, model.gpu_layers) == ("m.gguf", 1, 0)
+def test_several_candidates_are_generated_by_request(dg_lsp, script, source):
+    script.fill = ("self.x", "self.y")
+    tree = dg_lsp("fill", f"{source}:4:16", "--candidates", 2, "--json").json
+    assert sorted(candidate["text"] for candidate in tree["candidates"]) == ["self.x", "self.y"]
 
 
 def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(dg_lsp, script, source, monkeypatch):

@@ -12,9 +12,7 @@ import pytest
 from chatty import SPECIALS, chatty
 
 from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.cli import loading
 from dg_lsp.engine.decoders import base
-from dg_lsp.engine.engine import LocalEngine
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
@@ -26,26 +24,15 @@ KEYS = [
 ]
 
 
-@pytest.fixture
-def opens(monkeypatch):
-    """`opens(denoiser)` makes all commands use this scripted model; returns the settings that they opened it with."""
-
-    def use(denoiser):
-        opened = []
-
-        def open_engine(settings):
-            opened.append(settings)
-            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-        monkeypatch.setattr(loading, "open_engine", open_engine)
-        return opened
-
-    return use
+def continued(prefix, _suffix):
+    """The long text, after a prompt of four characters."""
+    return LONG[len(prefix) - 4 :]
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC, CAUSAL_SPEC], ids=["masks", "uniform", "causal"])
-def test_a_text_goes_on_over_several_canvases(dg_lsp, opens, spec):
-    opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :], spec=spec))
+def test_a_text_goes_on_over_several_canvases(dg_lsp, script, spec):
+    script.fill = continued
+    script.spec = spec
     outcome = dg_lsp("generate", "a = ")
     assert (outcome.code, outcome.out) == (0, LONG)
     summary = re.match(SUMMARY, outcome.err)
@@ -55,8 +42,8 @@ def test_a_text_goes_on_over_several_canvases(dg_lsp, opens, spec):
     assert outcome.err.endswith("ended by end\n")
 
 
-def test_json_is_one_object_with_counted_canvases(dg_lsp, opens):
-    opens(ScriptedDenoiser(lambda prefix, _: LONG[len(prefix) - 4 :]))
+def test_json_is_one_object_with_counted_canvases(dg_lsp, script):
+    script.fill = continued
     outcome = dg_lsp("generate", "a = ", "--json", "--max-tokens", "80", "--sampler", "canvas_length=32")
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
     tree = outcome.json
@@ -65,9 +52,9 @@ def test_json_is_one_object_with_counted_canvases(dg_lsp, opens):
     assert (tree["canvas_length"], tree["blocks"], tree["canvas_tokens"]) == (32, 3, 96)
 
 
-def test_the_prompt_is_an_argument_or_standard_input(dg_lsp, opens, monkeypatch):
+def test_the_prompt_is_an_argument_or_standard_input(dg_lsp, script, monkeypatch):
     seen = []
-    opens(ScriptedDenoiser(lambda prefix, _: seen.append(prefix) or "x"))
+    script.fill = lambda prefix, _: seen.append(prefix) or "x"
     monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
     dg_lsp("generate", "an argument", "-n", "4")
     dg_lsp("generate", "-n", "4")
@@ -75,21 +62,21 @@ def test_the_prompt_is_an_argument_or_standard_input(dg_lsp, opens, monkeypatch)
     assert "there is no text" in dg_lsp("generate").error(2)
 
 
-def test_the_context_ends_a_text(dg_lsp, opens):
-    opens(ScriptedDenoiser("x" * 1000, context_length=160))
+def test_the_context_ends_a_text(dg_lsp, script):
+    script.model = ScriptedDenoiser("x" * 1000, context_length=160)
     tree = dg_lsp("generate", "a = ", "-n", "500", "--json").json
     assert (tree["ended_by"], tree["tokens"]) == ("context", 128)
     assert "the prompt has 97 tokens, scripted takes 96" in dg_lsp("generate", "a" * 97).error(2)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
-    def script(prefix, _suffix):
+def test_ctrl_c_keeps_what_is_there(dg_lsp, script, as_json):
+    def answer(prefix, _suffix):
         if len(prefix) > 4:  # the second canvas
             os.kill(os.getpid(), signal.SIGINT)
-        return LONG[len(prefix) - 4 :]
+        return continued(prefix, _suffix)
 
-    opens(ScriptedDenoiser(script))
+    script.fill = answer
     before = signal.getsignal(signal.SIGINT)
     outcome = dg_lsp("generate", "a = ", *["--json"] * as_json)
     assert outcome.code == 130
@@ -98,9 +85,8 @@ def test_ctrl_c_keeps_what_is_there(dg_lsp, opens, as_json):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
-    denoiser = ScriptedDenoiser(LONG, tokens_per_step=1)
-    opens(denoiser)
+def test_a_deadline_returns_what_is_settled(dg_lsp, script, monkeypatch):
+    script.model = denoiser = ScriptedDenoiser(LONG, tokens_per_step=1)
     clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=float)  # a second for each step
     monkeypatch.setattr(base, "time", clock)
     monkeypatch.setattr("dg_lsp.cli.options.time", clock)
@@ -111,14 +97,14 @@ def test_a_deadline_returns_what_is_settled(dg_lsp, opens, monkeypatch):
 # chat
 
 
-def test_answers_of_several_messages_see_the_ones_before(dg_lsp, opens):
+def test_answers_of_several_messages_see_the_ones_before(dg_lsp, script):
     seen = []
 
     def answer(prefix, _suffix):
         seen.append(prefix)
         return f"Answer {prefix.count('model')}."
 
-    opens(chatty(answer))
+    script.model = chatty(answer)
     outcome = dg_lsp("chat", "--system", "Be brief.", "-m", "hi", "--message", "and?")
     assert outcome.code == 0
     assert len(outcome.out.splitlines()) == 2
@@ -126,21 +112,16 @@ def test_answers_of_several_messages_see_the_ones_before(dg_lsp, opens):
     assert re.search("Be brief.*hi.*Answer.*and", seen[-1], re.DOTALL)
 
 
-def test_standard_input_is_one_message(dg_lsp, opens, monkeypatch):
-    opens(chatty("Yes."))
+def test_standard_input_is_one_message(dg_lsp, script, monkeypatch):
+    script.model = chatty("Yes.")
     monkeypatch.setattr(sys, "stdin", io.StringIO("Two\nlines?\n"))
     assert dg_lsp("chat").out == "Yes.\n"
     assert "a message is empty" in dg_lsp("chat").error(2)
 
 
-def thinker(answer):
-    denoiser = chatty(answer)
-    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
-    return denoiser
-
-
-def test_a_thought_is_printed_beside_the_answer(dg_lsp, opens):
-    opens(thinker("<think>\nWhy not?\n</think>\n\nBecause."))
+def test_a_thought_is_printed_beside_the_answer(dg_lsp, script):
+    script.model = chatty("<think>\nWhy not?\n</think>\n\nBecause.")
+    script.model.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
     outcome = dg_lsp("chat", "-m", "hi", "--sampler", "thinking=true")
     assert outcome.out == "Because.\n"
     assert outcome.err.startswith("Why not?\n")
@@ -167,8 +148,8 @@ def typed(monkeypatch, terminal):
     return use
 
 
-def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with_ctrl_d(dg_lsp, opens, typed):
-    opens(chatty("Yes.", context_length=256))
+def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with_ctrl_d(dg_lsp, script, typed):
+    script.model = chatty("Yes.", context_length=256)
     typed("x" * 300, "  ", "hi", "again")
     outcome = dg_lsp("chat")
     assert (outcome.code, outcome.out) == (0, "Yes.\nYes.\n")
@@ -176,7 +157,7 @@ def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with
     assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
 
 
-def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed):
+def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, typed):
     denoiser = chatty("Yes, and more than that.", tokens_per_step=1)
     begin, steps = denoiser._begin_pass, []
 
@@ -187,7 +168,7 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, opens, typed
         begin()
 
     denoiser._begin_pass = interrupted
-    opens(denoiser)
+    script.model = denoiser
     typed("hi", "again")
     outcome = dg_lsp("chat")
     assert outcome.out == "Yes,\nYes, and more than that.\n"
@@ -202,7 +183,9 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"] > 0
     tree = dg_lsp(*options, "--decoder", "autoregressive").json
     assert (tree["blocks"], tree["steps"]) == (0, tree["tokens"])
-    assert "dg-mini follows no instructions, and dg-lsp generate continues" in dg_lsp("chat", "-m", "hi").error(3)
+    refusal = dg_lsp("chat", "-m", "hi").error(3)
+    assert "dg-mini follows no instructions, and dg-lsp generate continues" in refusal
+    assert "qwen2.5-coder-0.5b-instruct follows them: fetch it with dg-lsp models pull" in refusal
 
 
 def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
@@ -214,20 +197,15 @@ def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoi
     assert outcome.json["blocks"] >= 1
 
 
-def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, opens, monkeypatch):
-    opens(ScriptedDenoiser("a\x1b[2Jb"))
+def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, script, monkeypatch):
+    script.fill = "a\x1b[2Jb"
     assert dg_lsp("generate", "a = ").out == "a\x1b[2Jb\n"
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
     assert "\x1b[2J" not in dg_lsp("generate", "a = ").out
 
 
-def test_chat_recommends_a_model_that_follows_instructions(dg_lsp, script):
-    advice = "qwen2.5-coder-0.5b-instruct follows them: fetch it with dg-lsp models pull"
-    assert advice in dg_lsp("chat", "-m", "hi").error(3)
-
-
-def test_terminal_shows_model_device_and_plan(dg_lsp, opens, monkeypatch):
-    opens(ScriptedDenoiser(LONG, spec=UNIFORM_SPEC))
+def test_terminal_shows_model_device_and_plan(dg_lsp, script, monkeypatch):
+    script.spec = UNIFORM_SPEC
     assert "context of" not in dg_lsp("generate", "a = ").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     banner = (
@@ -235,11 +213,11 @@ def test_terminal_shows_model_device_and_plan(dg_lsp, opens, monkeypatch):
     )
     assert re.match(banner + r"context of [\d,]+ tokens with at most \d+ MB of cache\n", dg_lsp("generate", "a = ").err)
     assert dg_lsp("generate", "a = ", "--json").err == ""
-    opens(chatty("hi"))
+    script.model = chatty("hi")
     assert "context of" in dg_lsp("chat", "-m", "hello").err
 
 
-def test_end_tokens_can_be_ignored(dg_lsp, opens):
-    opens(chatty("hi"))
+def test_end_tokens_can_be_ignored(dg_lsp, script):
+    script.model = chatty("hi")
     tree = dg_lsp("chat", "-m", "hello", "--ignore-eos", "-n", "20", "--json").json
     assert (tree["ended_by"], tree["tokens"]) == ("tokens", 20)

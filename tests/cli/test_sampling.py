@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp import settings_files
-from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
-from dg_lsp.cli import loading
-from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.models.registry import MINI
 from dg_lsp.server.app import parse_options
 from dg_lsp.settings import SamplerOptions, parse_settings, settings_tree
@@ -20,16 +18,13 @@ MASKS = "which denoises masks"
 
 
 @pytest.fixture
-def fill(dg_lsp, monkeypatch, tmp_path):
+def fill(dg_lsp, script, tmp_path):
     """`fill(MASK_SPEC, "canvas_length=8", "--json")` fills with a scripted model of this spec."""
     (tmp_path / "a.py").write_text("a = \n")
+    script.fill = "first + second"
 
     def call(spec, *options):
-        def open_engine(settings):
-            denoiser = ScriptedDenoiser("first + second", spec=spec)
-            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-        monkeypatch.setattr(loading, "open_engine", open_engine)
+        script.spec = spec
         words = [word for option in options for word in (("--sampler", option) if "=" in option else (option,))]
         return dg_lsp("fill", "a.py:1", *words)
 
@@ -78,11 +73,11 @@ def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, re
         ("32", "--sampler takes NAME=VALUE, for example canvas_length=32, not 32"),
     ],
 )
-def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, tmp_path, monkeypatch, option, message):
+def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, tmp_path, option, message):
     (tmp_path / "a.py").write_text("a = \n")
-    monkeypatch.setattr(loading, "open_engine", pytest.fail)
     for command in (("fill", "a.py:1"), ("chat", "-m", "hi")):
         assert message in dg_lsp(*command, "--sampler", option).error(2)
+    assert script.denoiser is None
 
 
 SAMPLER = (
@@ -101,7 +96,11 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_pa
     message = dg_lsp("fill", "a.py:2").error(2)
     assert f"model.sampler.dg-mini: entropy_bound does not apply to dg-mini, {MASKS}" in message
     user_settings("[model.sampler.dg-mini]\nprompt_attention = 'per_request'\n")
-    assert "prompt_attention does not apply to dg-mini, whose prompt does not see" in dg_lsp("fill", "a.py:2").error(2)
+    problem = "does not apply to dg-mini, whose prompt does not see"
+    assert f"prompt_attention {problem}" in dg_lsp("fill", "a.py:2").error(2)
+    user_settings("")
+    message = dg_lsp("fill", "a.py:2", "--prompt-attention", "per_request").error(2)
+    assert message.startswith(f"--prompt-attention {problem}")
 
 
 def test_samplers_reach_a_daemon_and_back():
@@ -153,12 +152,6 @@ def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, 
     assert "leave --prompt-attention out" in message
 
 
-def test_options_without_effect_are_named(dg_lsp, fill, tmp_path):
+def test_options_without_effect_are_named(fill):
     effects = [fill(spec, "--top-k", "4").err for spec in (MASK_SPEC, CAUSAL_SPEC, UNIFORM_SPEC)]
     assert ["dg-lsp: --top-k has no effect, because" in err for err in effects] == [True, True, False]
-
-
-def test_an_option_of_the_command_is_named_as_it_was_given(dg_lsp, tmp_path):
-    (tmp_path / "a.py").write_text("a = \n")
-    message = dg_lsp("fill", "a.py:1", "--prompt-attention", "per_request").error(2)
-    assert message.startswith("--prompt-attention does not apply to dg-mini, whose prompt does not see")

@@ -4,9 +4,6 @@ import subprocess
 
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import loading
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import Sandbox
 
 pytestmark = pytest.mark.usefixtures("bwrap")
@@ -20,29 +17,15 @@ every_command = pytest.mark.parametrize(("text", "command", "before"), OPTIONS.v
 
 
 @pytest.fixture
-def model(monkeypatch):
-    """`model("1", "2")`: a model whose canvases have these texts."""
-
-    def use(*texts):
-        def open_engine(settings):
-            denoiser = ScriptedDenoiser(texts)
-            return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-
-        monkeypatch.setattr(loading, "open_engine", open_engine)
-
-    return use
-
-
-@pytest.fixture
 def file(tmp_path):
     return tmp_path / "a.py"
 
 
 @every_command
 def test_the_first_candidate_that_passes_is_written_and_what_was_tried_is_reported(
-    dg_lsp, model, file, text, command, before
+    dg_lsp, script, file, text, command, before
 ):
-    model(f"{before}1", f"{before}2", f"{before}3")
+    script.fill = (f"{before}1", f"{before}2", f"{before}3")
     file.write_text(text)
     outcome = dg_lsp(*command, "--test", PASSES_WITH_TWO, "--write")
     assert outcome.code == 0, outcome
@@ -55,8 +38,8 @@ def test_the_first_candidate_that_passes_is_written_and_what_was_tried_is_report
 
 
 @every_command
-def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, model, file, text, command, before):
-    model(f"{before}1", f"{before}3")
+def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, script, file, text, command, before):
+    script.fill = (f"{before}1", f"{before}3")
     file.write_text(text)
     outcome = dg_lsp(*command, "--test", PASSES_WITH_TWO, "--write", "--json")
     assert (outcome.code, outcome.json["rejected"]) == (1, "fails-test")
@@ -65,8 +48,8 @@ def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, mod
     assert file.read_text() == text
 
 
-def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, model, file, tmp_path):
-    model("b = 1", "b = 2")
+def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, script, file, tmp_path):
+    script.fill = ("b = 1", "b = 2")
     file.write_text("b = x\n")
     outcome = dg_lsp("rewrite", "a.py:1", "--test", PASSES_WITH_TWO, "--format", "patch")
     assert file.read_text() == "b = x\n"
@@ -98,8 +81,8 @@ def test_without_bubblewrap_nothing_runs_and_the_error_names_the_package(dg_lsp,
 
 
 @pytest.mark.parametrize("is_tested", [False, True], ids=["before the model is loaded", "while candidates are tested"])
-def test_an_interruption_changes_nothing(dg_lsp, model, file, monkeypatch, is_tested):
-    model("b = 2")
+def test_an_interruption_changes_nothing(dg_lsp, script, file, monkeypatch, is_tested):
+    script.fill = ("b = 2",)
     file.write_text("b = x\n")
     runs = Sandbox.run_command
 
