@@ -20,7 +20,7 @@ import attrs
 from dg_benchmarks.comparison import BASELINE, compare_json, compare_tables
 from dg_benchmarks.llama_server import LlamaServer
 from dg_lsp.bench.dataset import read_cases, sample_cases
-from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, LengthHint, RequestOptions, run_cases
+from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, RequestOptions, run_cases
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
 from dg_lsp.cli.bench import REMOTE, ModelOrigin, finish, open_sandbox, remote_notes, run_header
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit code."""
     given = _parser().parse_args(arguments)
     options = RequestOptions(
-        LengthHint(given.length), deadline_ms=1e3 * ANSWER_SECONDS, early_stop_ms=given.early_stop, is_warm=given.warm
+        given.length, deadline_ms=1e3 * ANSWER_SECONDS, early_stop_ms=given.early_stop, is_warm=given.warm
     )
     try:
         over = ModelOptions(model=given.model, gpu_layers=given.gpu_layers, threads=given.threads).tree

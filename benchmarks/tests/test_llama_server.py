@@ -5,7 +5,7 @@ import pytest
 from dg_benchmarks.llama_server import LlamaServer
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.runner import LengthHint, RequestOptions
+from dg_lsp.bench.runner import RequestOptions
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.errors import BackendError
 
@@ -73,7 +73,7 @@ def test_requests_to_llama_server_are_greedy_and_have_our_window(server):
 
 def test_answers_are_cut_to_the_lines_that_we_would_show(server):
     assert server(content="w * h \n")[0].answer(LINE).is_exact
-    oracle = RequestOptions(LengthHint.ORACLE)
+    oracle = RequestOptions("oracle")
     assert server(oracle, content="    a = w * h\n    return a\n    more")[0].answer(BLOCK).is_exact
     empty = server(content=" \n")[0].answer(LINE)
     assert (empty.text, empty.rejection) == ("", "empty")

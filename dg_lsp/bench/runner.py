@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Literal, Protocol, Self
 
 import cattrs
 
@@ -49,18 +48,13 @@ INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _INVALID = (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError)
 
+LengthHint = Literal["none", "oracle"]
+"""What a contender knows of the length of a fill: nothing, or the reference's number of lines; never the tokens."""
 Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], object]]]
 """A progress bar by description, total and number already done; it yields a function that advances the bar."""
 
 
 # contenders
-
-
-class LengthHint(StrEnum):
-    """Length of the fill that is given to a contender; never a number of tokens."""
-
-    NONE = "none"
-    ORACLE = "oracle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class RequestOptions:
     Without a deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
     """
 
-    length: LengthHint = LengthHint.NONE
+    length: LengthHint = "none"
     deadline_ms: float | None = None
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
@@ -85,7 +79,7 @@ class RequestOptions:
     def notes(self) -> tuple[str, ...]:
         """Sentences for a report."""
         length = "The length was unknown: the position of the cursor limits the number of lines."
-        if self.length is LengthHint.ORACLE:
+        if self.length == "oracle":
             length = "The number of lines of each reference was known (oracle)."
         limits = []
         if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
@@ -99,7 +93,7 @@ class RequestOptions:
 
     def num_lines(self, case: TestCase) -> int | None:
         """Maximum number of lines for a case; None for any number."""
-        if self.length is LengthHint.ORACLE:
+        if self.length == "oracle":
             return case.reference.rstrip("\n").count("\n") + 1
         return allowed_lines(Cursor.at(case.snapshot.text, case.offset))
 

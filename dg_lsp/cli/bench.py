@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import attrs
 from typer import Argument, Option
@@ -102,7 +102,7 @@ def infill(
     ] = False,
     decoder: Decoder = None,
     length: Annotated[
-        Literal["none", "oracle"],
+        LengthHint,
         Option(help="What is known of the length: nothing, or the reference's number of lines."),
     ] = "none",
     deadline: Deadline = None,
@@ -116,7 +116,7 @@ def infill(
     settings = configure(model.tree)
     check_decoder(decoder, settings)
     options = RequestOptions(
-        length=LengthHint(length),
+        length=length,
         deadline_ms=deadline,
         is_warm=warm,
         sampler=sampler_options(sampler),

@@ -8,7 +8,6 @@ from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import (
     WARM_UP,
     EngineContender,
-    LengthHint,
     Machine,
     RequestOptions,
     RunHeader,
@@ -124,7 +123,7 @@ def test_an_engine_answers_with_its_costs_or_a_rejection():
     ("options", "lines"),
     [
         pytest.param(RequestOptions(), 1, id="the cursor position decides"),
-        pytest.param(RequestOptions(LengthHint.ORACLE), 2, id="oracle"),
+        pytest.param(RequestOptions("oracle"), 2, id="oracle"),
     ],
 )
 def test_the_length_hint_limits_the_lines(options, lines):
