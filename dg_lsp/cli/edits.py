@@ -238,13 +238,12 @@ class _EditCommand:
             output.print_patch(self.source.patch(result))
         elif not result.gaps:
             self.file.report(f"no rewrite: the result {result.reason.problem}")
-        unfilled = [gap for gap in result.gaps if gap.reason]
-        for gap in unfilled:
-            line = self.source.line_of(gap.start)
-            self.file.report(f"line {line} is not filled: the result {gap.reason.problem}")
+        problems = [(self.source.line_of(gap.start), gap.reason.problem) for gap in result.gaps if gap.reason]
+        for line, problem in problems:
+            self.file.report(f"line {line} is not filled: the result {problem}")
         if self.file.write and not result.reason:
             self.file.report(f"wrote {self.source.path}")
-        filled = f"{len(result.gaps) - len(unfilled)} of {len(result.gaps)} gaps, " if result.gaps else ""
+        filled = f"{len(result.gaps) - len(problems)} of {len(result.gaps)} gaps, " if result.gaps else ""
         times = f"{result.timings.total:.0f} ms; load {load_ms:.0f} ms"
         self.file.report(f"{result.model}: {filled}{times}; {plural(result.steps, 'step')}")
 
