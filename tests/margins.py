@@ -1,10 +1,32 @@
-"""Comparisons of predictions of random weights that hold on every processor.
+"""Predictions of random weights: one way to request them, their definition, and comparisons on every processor.
 
 Processors round differently, and of two nearly equal logits either may become the larger one. An argmax is therefore
 compared only where a margin decides it.
 """
 
 import numpy as np
+
+from dg_lsp.canvas.layout import token_ids
+
+
+def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7, lanes=(), top_k=None):
+    """One step over some canvases."""
+    rng = np.random.default_rng(seed)
+    return denoiser.predict(slot, list(map(token_ids, canvases)), temperature, rng, lanes, top_k)
+
+
+def shares_of(logits, temperature=0.0, banned=(), size=0):
+    """Probabilities in float64, shape (N, V): of all tokens, or of the `size` best tokens alone."""
+    exact = logits.astype(np.float64) / (temperature or 1.0)
+    exact[:, list(banned)] = -np.inf
+    weights = np.exp(exact - exact.max(axis=1, keepdims=True))
+    if size:
+        weights[weights < np.sort(weights, axis=1)[:, -size, None]] = 0.0
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def entropy_of(shares):
+    return -(shares * np.log(np.maximum(shares, 1e-30))).sum(axis=1)
 
 
 def lead(logits, ids):
@@ -23,8 +45,6 @@ def check_close(left, right, atol):
 def check_logits(prediction, logits, atol):
     """A prediction at temperature 0 or 1, and the logits that it should be of, shape (N, V)."""
     assert lead(logits, prediction.argmax_ids).max() < 10 * atol
-    exact = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = exact / exact.sum(axis=1, keepdims=True)
-    entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-30))).sum(axis=1)
-    np.testing.assert_allclose(prediction.confidence, probabilities.max(axis=1), atol=atol)
-    np.testing.assert_allclose(prediction.entropy, entropy, atol=10 * atol)
+    shares = shares_of(logits)
+    np.testing.assert_allclose(prediction.confidence, shares.max(axis=1), atol=atol)
+    np.testing.assert_allclose(prediction.entropy, entropy_of(shares), atol=10 * atol)

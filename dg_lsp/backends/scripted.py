@@ -11,8 +11,20 @@ import numpy as np
 
 from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
-from dg_lsp.diffusion import denoiser
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Canvases, Floats, Footprint, Lanes, Prediction, Rng, TopK
+from dg_lsp.diffusion.denoiser import (
+    WHOLE_PROMPT,
+    Allowed,
+    Canvases,
+    Floats,
+    Footprint,
+    Lanes,
+    Prediction,
+    Rng,
+    TopK,
+    checked_canvases,
+    checked_extension,
+    checked_prompt,
+)
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -95,19 +107,18 @@ class ScriptedDenoiser:
 
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
-        denoiser.check_slot(slot, self.num_slots)
-        prompt = denoiser.checked_ids("prompt", prompt_ids, self.spec.vocab_size)
-        denoiser.check_prompt_length(len(prompt), self._context_length - self.spec.longest_block)
+        limit = self._context_length - self.spec.longest_block
+        prompt = checked_prompt(prompt_ids, self.spec.vocab_size, limit)
         num_kept = common_prefix_length(self._slots.get(slot, (NO_IDS, ()))[0], prompt)
         prompt = prompt[: num_kept + most]
         num_decoded = len(prompt) - num_kept
-        self._slots[slot] = token_ids(prompt), self._targets(prompt)
+        self._slots[slot] = prompt, self._targets(prompt)
         self.num_prefilled += num_decoded
         return num_decoded
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
-        denoiser.check_slot(slot, self.num_slots)
+        del slot
         return 0
 
     def predict(
@@ -115,10 +126,8 @@ class ScriptedDenoiser:
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
         del lanes  # no self-conditioning
-        denoiser.check_slot(slot, self.num_slots)
-        denoiser.check_temperature(temperature)
         limits = {"max_canvases": 64, "max_canvas_tokens": self._context_length}
-        checked = denoiser.checked_canvases(canvases, self.spec.vocab_size, **limits)
+        checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
         self._begin_pass()
         targets = self._slots[slot][1] if slot in self._slots else self._targets(NO_IDS)
         texts = [*targets, *[targets[-1]] * len(checked)]
@@ -131,10 +140,8 @@ class ScriptedDenoiser:
 
         Where that one is not allowed, the allowed ones are equally probable.
         """
-        denoiser.check_slot(slot, self.num_slots)
-        new = denoiser.checked_extension(ids, self.spec.vocab_size, self._context_length)
         before = self._slots.get(slot, (NO_IDS, ()))[0]
-        denoiser.check_prompt_length(len(before) + len(new), self._context_length)
+        new = checked_extension(ids, self.spec.vocab_size, self._context_length - len(before))
         self._begin_pass()
         prompt = token_ids(np.concatenate([before, new]))
         targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]

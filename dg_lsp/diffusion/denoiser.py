@@ -1,6 +1,5 @@
 """The protocol of a model runtime, and the argument checks of its implementations. Logits stay inside the runtime."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.layout import TokenIds
+from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import RequestError
 
@@ -164,19 +163,22 @@ def is_whole(num_decoded: int, prompt_ids: TokenIds, most: int) -> bool:
 
 
 def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
-    """The ids as a contiguous int32 array of shape (N,).
-
-    Raises:
-        RequestError: not a flat array of integers, or an id outside `[0, vocab_size)`.
-    """
+    """The ids as an int32 array of shape (N,); raises `RequestError` for an id outside `[0, vocab_size)`."""
     array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise RequestError(f"{what}: expected a flat list of token ids, got {array.dtype} of shape {array.shape}")
     # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
     if array.size and not (array.min() >= 0 and array.max() < vocab_size):
         bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
         raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    return token_ids(array)
+
+
+def checked_prompt(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
+    """The ids of a prompt; raises `RequestError` for more than `limit`, or if one is out of range."""
+    checked = checked_ids("prompt", ids, vocab_size)
+    if len(checked) > limit:
+        problem = f"the prompt has {len(checked)} tokens, the context takes {limit}"
+        raise RequestError(f"{problem}; shorten it or raise context_length")
+    return checked
 
 
 def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
@@ -190,7 +192,7 @@ def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenI
 def checked_canvases(
     canvases: Sequence[npt.ArrayLike], vocab_size: int, *, max_canvases: int, max_canvas_tokens: int
 ) -> list[TokenIds]:
-    """The canvases of one forward pass, as int32 arrays.
+    """The canvases of one forward pass.
 
     Raises:
         RequestError: there are none or too many, one is empty or has an id out of range, or they are too long together.
@@ -203,22 +205,3 @@ def checked_canvases(
     if (total := sum(map(len, checked))) > max_canvas_tokens:
         raise RequestError(f"the canvases of one step have {total} tokens together, at most {max_canvas_tokens} fit")
     return checked
-
-
-def check_slot(slot: int, num_slots: int) -> None:
-    """Raises `RequestError` for the number of a slot that does not exist."""
-    if not 0 <= slot < num_slots:
-        raise RequestError(f"slot {slot} does not exist: slots are numbered 0 to {num_slots - 1}")
-
-
-def check_prompt_length(length: int, limit: int) -> None:
-    """Raises `RequestError` for a prompt that is longer than the context."""
-    if length > limit:
-        message = f"the prompt has {length} tokens, the context takes {limit}; shorten it or raise context_length"
-        raise RequestError(message)
-
-
-def check_temperature(temperature: float) -> None:
-    """Raises `RequestError` for a temperature that is negative or not finite."""
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise RequestError(f"temperature {temperature} is not a number of at least 0")

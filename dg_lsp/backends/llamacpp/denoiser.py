@@ -41,12 +41,9 @@ from dg_lsp.diffusion.denoiser import (
     Prediction,
     Rng,
     TopK,
-    check_prompt_length,
-    check_slot,
-    check_temperature,
     checked_canvases,
     checked_extension,
-    checked_ids,
+    checked_prompt,
 )
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings
@@ -172,14 +169,13 @@ class ContextDenoiser(ABC):
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
-        check_slot(slot, self.num_slots)
+        del slot
         return 0
 
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
         reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
         return self._predict(slot, checked, lanes, reduce)
@@ -218,11 +214,8 @@ class ContextDenoiser(ABC):
         """Cells in use for prompts."""
         return 0
 
-    def _checked_prompt(self, slot: int, prompt_ids: TokenIds) -> TokenIds:
-        check_slot(slot, self.num_slots)
-        wanted = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
-        check_prompt_length(len(wanted), self._budget.prompt_limit)
-        return wanted
+    def _checked_prompt(self, prompt_ids: TokenIds) -> TokenIds:
+        return checked_prompt(prompt_ids, self.spec.vocab_size, self._budget.prompt_limit)
 
     def _run_step(self, threads: int) -> None:
         """A short step for the measurement of threads."""
@@ -257,7 +250,7 @@ class LlamaDenoiser(ContextDenoiser):
 
     @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        prompt = self._checked_prompt(slot, prompt_ids)
+        prompt = self._checked_prompt(prompt_ids)
         if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
             _log.warning(self._warning)
             self._warning = ""
@@ -265,14 +258,12 @@ class LlamaDenoiser(ContextDenoiser):
 
     @override
     def refresh(self, slot: int) -> int:
-        check_slot(slot, self.num_slots)
         return self._cache.refresh(slot)
 
     @override
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         if self.spec.block_length or self.spec.is_bidirectional:
             return super().extend(slot, ids)
-        check_slot(slot, self.num_slots)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
         self._check_room(slot, [len(new)])
         reduce = partial(self._reducer.reduce, temperature=0.0, rng=self._greedy, allowed=allowed)
@@ -309,7 +300,6 @@ class LlamaDenoiser(ContextDenoiser):
         return checked
 
     def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
-        check_slot(slot, self.num_slots)
         num_prompt = len(self._cache.ids(slot))
         budget = self._budget
         if num_prompt + max(lengths) > budget.slot_limit or num_prompt + sum(lengths) > budget.context_length:

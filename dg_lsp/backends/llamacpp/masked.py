@@ -16,7 +16,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
 from dg_lsp.canvas.layout import NOTHING, TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, check_slot, checked_canvases
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, checked_canvases
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import ModelSettings
 
@@ -75,7 +75,7 @@ class BlockDenoiser(LlamaDenoiser):
     @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """The tokens after the last whole block are not counted."""
-        prompt = self._checked_prompt(slot, prompt_ids)
+        prompt = self._checked_prompt(prompt_ids)
         num_whole = len(prompt) - len(prompt) % self.spec.block_length
         blocks, rest = prompt[:num_whole], prompt[num_whole:]
         self._rest[slot] = NOTHING  # if decoding fails
@@ -131,7 +131,7 @@ class PerRequestDenoiser(LlamaDenoiser):
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """The next step decodes the whole prompt."""
         del most
-        prompt = self._checked_prompt(slot, prompt_ids)
+        prompt = self._checked_prompt(prompt_ids)
         self._cache.clear(slot)
         self._prompts[slot] = prompt
         return len(prompt)
@@ -179,13 +179,12 @@ class ExactDenoiser(ContextDenoiser):
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Every step decodes the whole prompt."""
         del most
-        prompt = self._checked_prompt(slot, prompt_ids)
+        prompt = self._checked_prompt(prompt_ids)
         self._prompts[slot] = prompt
         return len(prompt)
 
     @override
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
-        check_slot(slot, self.num_slots)
         limit = self._budget.slot_limit
         num_prompt = len(self._prompts.get(slot, NOTHING))
         checked = checked_canvases(

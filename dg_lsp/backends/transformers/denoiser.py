@@ -23,11 +23,8 @@ from dg_lsp.diffusion.denoiser import (
     Prediction,
     Rng,
     TopK,
-    check_prompt_length,
-    check_slot,
-    check_temperature,
     checked_canvases,
-    checked_ids,
+    checked_prompt,
 )
 from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, RequestError, with_extra
 
@@ -78,9 +75,7 @@ class TransformersDenoiser:
     @torch.inference_mode()
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """See `Denoiser.prefill`."""
-        self._check_slot(slot)
-        prompt = token_ids(checked_ids("prompt", prompt_ids, self.spec.vocab_size))
-        check_prompt_length(len(prompt), self.spec.max_prompt_tokens)
+        prompt = checked_prompt(prompt_ids, self.spec.vocab_size, self.spec.max_prompt_tokens)
         self._conditioning = {key: last for key, last in self._conditioning.items() if key[0] != slot}
         shared = common_prefix_length(self._prompts[slot], prompt)
         if shared == len(prompt) == len(self._prompts[slot]):
@@ -100,7 +95,7 @@ class TransformersDenoiser:
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`; always exact."""
-        self._check_slot(slot)
+        del slot
         return 0
 
     @torch.inference_mode()
@@ -108,8 +103,6 @@ class TransformersDenoiser:
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """See `Denoiser.predict`."""
-        self._check_slot(slot)
-        check_temperature(temperature)
         limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
         checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
         keys = [(slot, lane) for lane in (lanes or range(len(checked)))]
@@ -144,11 +137,6 @@ class TransformersDenoiser:
         del self._prefixes, self._network
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _check_slot(self, slot: int) -> None:
-        if self._is_closed:
-            raise BackendError("the model is closed; open it again")
-        check_slot(slot, self.num_slots)
 
     def _inputs(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from margins import predict, shares_of
 
 from dg_lsp.backends.llamacpp import LlamaModel, device_graph
 from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
@@ -55,24 +56,25 @@ def canvas_of(length, seed=0):
     return token_ids(np.random.default_rng(seed).integers(0, 512, length))
 
 
+def joined(predictions, name):
+    return np.concatenate([getattr(prediction, name) for prediction in predictions])
+
+
 @needs_runtime
 @on_both
 @pytest.mark.parametrize("temperature", [0.0, 0.4, 0.8, 2.5])
 @pytest.mark.parametrize("banned", [(), (0, 3, 300, 511)])
 def test_graph_computes_what_numpy_computes_of_the_logits(open_with, kinds, temperature, banned):
     denoiser = open_with(kinds, banned=banned)
-    canvases = [canvas_of(32), canvas_of(7, 1), canvas_of(64, 2)]
-    predictions = denoiser.predict(0, canvases, temperature, np.random.default_rng(1))
+    predictions = predict(denoiser, canvas_of(32), canvas_of(7, 1), canvas_of(64, 2), temperature=temperature)
     assert isinstance(denoiser._reduction.feedback, DeviceFeedback) == bool(kinds)
     logits = denoiser._reduction.logits(range(103)).copy()
-    expected = Reducer(banned).reduce(logits, temperature, np.random.default_rng(1))
+    expected = Reducer(banned).reduce(logits, temperature, np.random.default_rng(7))
     for name, tolerance in (("entropy", 1e-3), ("confidence", 1e-5), ("sampled_confidence", 1e-5)):
-        values = np.concatenate([getattr(prediction, name) for prediction in predictions])
-        np.testing.assert_allclose(values, getattr(expected, name), atol=tolerance)
+        np.testing.assert_allclose(joined(predictions, name), getattr(expected, name), atol=tolerance)
     for name in ("argmax_ids", "sampled_ids"):  # the same random numbers invert the same sums
-        ids = np.concatenate([getattr(prediction, name) for prediction in predictions])
-        np.testing.assert_array_equal(ids, getattr(expected, name))
-        assert not np.isin(ids, banned).any()
+        np.testing.assert_array_equal(joined(predictions, name), getattr(expected, name))
+        assert not np.isin(joined(predictions, name), banned).any()
 
 
 @needs_runtime
@@ -82,41 +84,31 @@ def test_graph_computes_what_numpy_computes_of_the_logits(open_with, kinds, temp
 def test_best_tokens_leave_the_graph(open_with, kinds, size, counts_tail):
     """Numpy computes the same of all logits, for more tokens than leave a graph without this option too."""
     denoiser, top_k = open_with(kinds, banned=(0, 3)), TopK(size, counts_tail)
-    (prediction,) = denoiser.predict(0, [canvas_of(64)], 0.8, np.random.default_rng(1), top_k=top_k)
+    (prediction,) = predict(denoiser, canvas_of(64), temperature=0.8, top_k=top_k)
     logits = denoiser._reduction.logits(range(64)).copy()
-    whole = Reducer((0, 3)).reduce(logits.copy(), 0.8, np.random.default_rng(1))
-    expected = Reducer((0, 3)).reduce(logits, 0.8, np.random.default_rng(1), top_k=top_k)  # leaves tempered logits
-    np.testing.assert_array_equal(prediction.argmax_ids, whole.argmax_ids)
+    whole, best = (shares_of(logits, 0.8, (0, 3), number) for number in (0, size))
+    expected = Reducer((0, 3)).reduce(logits, 0.8, np.random.default_rng(7), top_k=top_k)
+    np.testing.assert_array_equal(prediction.argmax_ids, expected.argmax_ids)
     np.testing.assert_allclose(prediction.entropy, expected.entropy, atol=1e-3)
-    np.testing.assert_allclose(prediction.confidence, whole.confidence, atol=1e-5)
-    shares = np.exp(logits) * whole.confidence[:, None]
-    drawn = shares[np.arange(64), prediction.sampled_ids]
-    np.testing.assert_allclose(prediction.sampled_confidence, drawn, atol=1e-5)
-    assert (drawn >= np.sort(shares, axis=1)[:, -size]).all()
-    if counts_tail:
-        np.testing.assert_allclose(prediction.entropy, whole.entropy, atol=1e-3)
-    else:
-        assert (prediction.entropy < whole.entropy).all()
+    np.testing.assert_allclose(prediction.confidence, expected.confidence, atol=1e-5)
+    drawn = (np.arange(64), prediction.sampled_ids)
+    np.testing.assert_allclose(prediction.sampled_confidence, whole[drawn], atol=1e-5)
+    assert (best[drawn] > 0).all()
 
 
 @needs_runtime
 @on_both
-@pytest.mark.parametrize(("size", "num_steps"), [(0, 160), (100, 40)], ids=["all tokens", "100 tokens"])
-def test_samples_follow_the_distribution(open_with, kinds, size, num_steps):
+def test_draws_from_the_best_tokens_follow_their_probabilities(open_with, kinds):
     """A sample's place in the cumulative sum is uniform: 20 equal parts of all draws by the chi-square test."""
     denoiser, rng, places = open_with(kinds, banned=()), np.random.default_rng(2), []
-    for step in range(num_steps):
+    for step in range(40):
         denoiser.prefill(0, denoiser._cache.ids(0))  # no conditioning: the step is the same, the draw is not
-        (prediction,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng, top_k=TopK(size) if size else None)
-        weights = np.exp(denoiser._reduction.logits(range(64)).astype(np.float64) / 0.8)
-        weights[weights < np.sort(weights, axis=1)[:, -size, None]] = 0.0  # of size 0, the least one
-        shares = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)
-        rows = np.arange(64)
-        assert (weights[rows, prediction.sampled_ids] > 0).all()
-        before = np.where(prediction.sampled_ids > 0, shares[rows, prediction.sampled_ids - 1], 0.0)
-        places.append(before + rng.random(64) * (shares[rows, prediction.sampled_ids] - before))
+        (prediction,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng, top_k=TopK(100))
+        shares = shares_of(denoiser._reduction.logits(range(64)), 0.8, size=100)
+        drawn = (np.arange(64), prediction.sampled_ids)
+        assert (shares[drawn] > 0).all()
+        places.append(shares.cumsum(axis=1)[drawn] - rng.random(64) * shares[drawn])
     counts = np.histogram(np.concatenate(places), 20, (0, 1))[0]
-    assert counts.sum() == 64 * num_steps
     chi_square = np.square(counts - counts.mean()).sum() / counts.mean()
     assert chi_square < 43.8  # of 19 degrees of freedom; exceeded by chance once in 1,000
 
@@ -132,7 +124,7 @@ def test_no_logits_and_no_embeddings_leave_a_device(open_with, monkeypatch):
     monkeypatch.setattr(denoiser._context.batch, "put", lambda *what: copied.append(what[0].ndim) or put(*what))
     monkeypatch.setattr(denoiser._context, "logits", lambda *_: pytest.fail("copied"))
     for step in range(3):
-        denoiser.predict(0, [canvas_of(16, step)], 2.5, np.random.default_rng(1))
+        predict(denoiser, canvas_of(16, step), temperature=2.5)
     assert copied == [1, 6] * 3  # ids go there, six numbers of a position for the sampler come back
 
 
@@ -170,20 +162,19 @@ def test_more_predictions_than_a_device_keeps_are_an_error(open_with):
     denoiser = open_with(("cpu",))
     with pytest.raises(RequestError, match="send the prompt again"):
         for lane in range(100):
-            denoiser.predict(0, [canvas_of(64, lane)], 0.0, np.random.default_rng(0), [lane])
+            predict(denoiser, canvas_of(64, lane), lanes=[lane])
     denoiser.prefill(0, canvas_of(5))
-    assert len(denoiser.predict(0, [canvas_of(64)], 0.0, np.random.default_rng(0))) == 1
+    assert len(predict(denoiser, canvas_of(64))) == 1
 
 
 @needs_runtime
 def test_other_models_of_the_process_get_their_logits(open_with, open_denoiser):
     denoiser, predictions = open_denoiser(), []
     denoiser.prefill(0, canvas_of(9) % denoiser.spec.vocab_size)
-    masks = token_ids([denoiser.spec.sampling.mask_id] * 16)
     for reduced in (None, open_with(), open_with(("cpu",))):
         if reduced is not None:
-            reduced.predict(0, [canvas_of(16)], 0.8, np.random.default_rng(0))
-        predictions += denoiser.predict(0, [masks], 0.8, np.random.default_rng(1))
+            predict(reduced, canvas_of(16), temperature=0.8)
+        predictions += predict(denoiser, [denoiser.spec.sampling.mask_id] * 16, temperature=0.8)
     for prediction in predictions[1:]:
         np.testing.assert_array_equal(prediction.entropy, predictions[0].entropy)
 
@@ -197,13 +188,10 @@ def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
     canvas = canvas_of(32)
     for temperature in (0.05, 0.3, 0.8):  # from a few tokens that hold the mass to more than leave the device
         denoiser.prefill(0, denoiser._cache.ids(0))
-        (prediction,) = denoiser.predict(0, [canvas], temperature, np.random.default_rng(0))
-        logits = denoiser._reduction.logits(range(32)).astype(np.float64)
-        logits[:, list(denoiser.spec.banned_ids)] = -1e9
-        shares = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-        shares /= shares.sum(axis=1, keepdims=True)
+        (prediction,) = predict(denoiser, canvas, temperature=temperature)
+        shares = shares_of(denoiser._reduction.logits(range(32)), temperature, denoiser.spec.banned_ids)
         exact = denoiser._network.condition(embeddings[canvas], (shares @ embeddings).astype(np.float32))
-        denoiser.predict(0, [canvas], temperature, np.random.default_rng(0))
+        predict(denoiser, canvas, temperature=temperature)
         conditioned = denoiser._reduction.layer_inputs(32, 64)
         assert np.abs(exact - denoiser._network.condition(embeddings[canvas], None)).max() > 0.3
         assert np.sqrt(np.square(conditioned - exact).mean()) < 0.02 * np.sqrt(np.square(exact).mean())
@@ -213,12 +201,8 @@ def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
 @needs_runtime
 def test_host_feeds_the_best_tokens_back(open_with):
     denoiser = open_with()
-    denoiser.predict(0, [canvas_of(32)], 0.8, np.random.default_rng(0), top_k=TopK(5))
-    logits = denoiser._reduction.logits(range(32)).astype(np.float64)
-    logits[:, list(denoiser.spec.banned_ids)] = -1e9
-    shares = np.exp((logits - logits.max(axis=1, keepdims=True)) / 0.8)
-    shares[shares < np.sort(shares, axis=1)[:, -5, None]] = 0.0
-    shares /= shares.sum(axis=1, keepdims=True)
+    predict(denoiser, canvas_of(32), temperature=0.8, top_k=TopK(5))
+    shares = shares_of(denoiser._reduction.logits(range(32)), 0.8, denoiser.spec.banned_ids, 5)
     record = denoiser._records[0][0]
     np.testing.assert_allclose(record.shares, shares if record.ids is None else shares[:, record.ids], atol=1e-5)
 
@@ -248,37 +232,31 @@ def test_host_is_used_if_the_device_cannot_compute_the_same(open_with, monkeypat
     monkeypatch.setattr(*problem())
     denoiser = open_with(("cpu",))
     assert not isinstance(denoiser._reduction.feedback, DeviceFeedback)
-    assert len(denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))) == 1
+    assert len(predict(denoiser, canvas_of(8))) == 1
 
 
 @needs_runtime
 def test_step_that_the_installed_llama_cpp_computes_is_an_error(open_with, monkeypatch):
     denoiser = open_with()
-    native = denoiser._reduction._native
-    monkeypatch.setattr(denoiser._reduction, "_native", native)
-    monkeypatch.setattr(native, "dg_reduction_read", lambda *_: 0)
+    monkeypatch.setattr(denoiser._reduction._native, "dg_reduction_read", lambda *_: 0)
     with pytest.raises(BackendError, match="--backend cpu"):
-        denoiser.predict(0, [canvas_of(8)], 0.0, np.random.default_rng(0))
+        predict(denoiser, canvas_of(8))
 
 
 @pytest.mark.parametrize(
-    ("listed", "number", "opened_device"),
+    ("listed", "number", "found"),
     [
-        (["cpu", "igpu", "gpu", "gpu"], 0, 2),
-        (["cpu", "igpu", "gpu", "gpu"], 1, 3),
-        (["igpu", "cpu"], 0, 0),
-        (["gpu", "cpu"], 1, None),
-        (["cpu"], 0, None),
+        pytest.param(["cpu", "igpu", "gpu", "gpu"], 0, 2, id="first card"),
+        pytest.param(["cpu", "igpu", "gpu", "gpu"], 1, 3, id="second card"),
+        pytest.param(["igpu", "cpu"], 0, 0, id="GPU of the processor"),
+        pytest.param(["gpu", "cpu"], 1, None, id="no second GPU"),
+        pytest.param(["cpu"], 0, None, id="no GPU"),
     ],
-    ids=["first card", "second card", "GPU of the processor", "no second GPU", "no GPU"],
 )
-def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, opened_device):
+def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, found):
     made = [Device(f"device {index}", kind, 100 + index, 1000) for index, kind in enumerate(listed)]
     monkeypatch.setattr(device_graph, "devices", lambda: tuple(made))
     monkeypatch.setattr(device_graph.functions(), "backend_dev_get", lambda index: index)
     monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
     device = GraphDevice.open(GPU_KINDS, number)
-    if opened_device is None:
-        assert device is None
-    else:
-        assert (device.native, device.memory_free) == (opened_device, 100 + opened_device)
+    assert found is None if device is None else (device.native, device.memory_free) == (found, 100 + found)

@@ -40,7 +40,6 @@ from dg_lsp.diffusion.denoiser import (
     Prediction,
     Rng,
     TopK,
-    check_temperature,
 )
 from dg_lsp.diffusion.samplers import Step, temperature
 from dg_lsp.errors import BackendError, RequestError
@@ -164,7 +163,6 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
         """Predicts all positions; the lanes must be one for each canvas."""
-        check_temperature(temperature)
         checked = self._checked_canvases(slot, canvases)
         chosen = list(lanes) or list(range(len(checked)))
         if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
