@@ -87,7 +87,6 @@ class LlamaContext:
         self._flash = flash_attention
         self._threads = 1
         self.sliding_window = model.sliding_window  # see `LlamaModel`
-        self._is_closed = False
         self._handle: Any = None
         self.num_cells = 0
         self.batch: Any = None
@@ -168,7 +167,7 @@ class LlamaContext:
                 raise BackendError(_NOT_COPIED)
         before = self.num_cells
         # freed first: there may not be enough memory for both
-        self._free()
+        self.close()
         try:
             self._open(num_cells)
         except ModelMemoryError:
@@ -282,17 +281,11 @@ class LlamaContext:
         self._api.llama_set_n_threads(self._handle, threads, threads)
 
     def _check_open(self) -> None:
-        if self._is_closed:
-            raise BackendError("the model is closed; open it again")
-        if self._handle is None:  # a resize failed, and so did the return to the old size
+        if self._handle is None:  # a resize failed, and so did the return to the old size; or the model is closed
             self._reopen(self.num_cells)
 
     def close(self) -> None:
         """Frees the context. Idempotent."""
-        self._is_closed = True
-        self._free()
-
-    def _free(self) -> None:
         if self._handle is not None:
             self._api.llama_free(self._handle)
             self._handle = None

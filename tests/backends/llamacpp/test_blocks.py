@@ -176,17 +176,6 @@ def test_logits_are_those_of_block_causal_attention(open_case, case):
             assert difference(denoiser, tiny, prompt, canvas, block_length=length) < EXACT
 
 
-def test_first_token_of_a_block_is_predicted_by_the_block_before_it(open_case):
-    tiny, denoiser = open_case(SHIFTED)
-    prompt = np.random.default_rng(6).integers(5, 200, 64)
-    denoiser.prefill(0, token_ids(prompt))
-    first, *_ = predicted(denoiser, [MASK] * 32).argmax_ids
-    assert first == best(tiny, denoiser, prompt, [-1], block_length=32)[0][0]
-    assert (denoiser.prefill(0, token_ids(prompt[:40])), denoiser.prefill(0, token_ids(prompt))) == (0, 32)
-    assert denoiser.prefill(0, token_ids(prompt)) == 0
-    assert predicted(denoiser, [MASK] * 32).argmax_ids[0] == first
-
-
 @pytest.mark.parametrize("case", [*BLOCKS[:3], SHIFTED], ids=lambda case: case.name)
 def test_fills_are_those_of_the_authors_sampler(open_case, case):
     tiny, denoiser = open_case(case)

@@ -12,8 +12,6 @@ from tiny_vocabulary import Model, opener
 
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, has_template, raw_layout
 from dg_lsp.canvas.chat_template import MAX_SOURCE
-from dg_lsp.canvas.prompt_format import rewrite_layout
-from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 
@@ -88,22 +86,6 @@ def test_a_conversation_gives_the_prompt_of_transformers(opened, case):
     spec, tokenizer = opened(case.model, case.template)
     turns = ((Turn(Role.SYSTEM, case.system), *TALK)) if case.system else TALK
     assert chat_layout(turns, tokenizer, spec).prompt_ids.tolist() == case.model.sequence(case.text)
-
-
-def test_a_rewrite_uses_the_template_of_the_file(opened):
-    spec, tokenizer = opened(GEMMA_MODEL, GEMMA)
-    prompt = Prompt("a = 1\n", "c = 3\n", path="a.py", language="python", selection="b = 2\n", instruction="Use 4.")
-    text = spelled(GEMMA_MODEL, rewrite_layout(prompt, tokenizer, spec, 2000).prompt_ids)
-    assert text.startswith("<bos><start_of_turn>user\n```python\na = 1\nb = 2\nc = 3\n")
-    assert text.endswith("code: Use 4.\nAnswer with the code only.<end_of_turn>\n<start_of_turn>model\n")
-
-
-def spelled(model, ids):
-    characters = dict(zip(model.sequence(PRINTABLE), PRINTABLE, strict=True))
-    return "".join(characters.get(i) or model.vocabulary[i] for i in ids.tolist())
-
-
-PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
 def test_a_raw_text_has_its_special_tokens_and_the_first_token(opened):

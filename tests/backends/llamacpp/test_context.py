@@ -84,22 +84,6 @@ def test_grown_context_predicts_what_a_large_one_predicts(open_kind, kind):
     assert sizes[-1] > sizes[0]
 
 
-@pytest.mark.parametrize("call", ["predict", "extend"])
-def test_canvas_or_extension_makes_the_context_grow(open_kind, call):
-    small, large = open_kind(), open_kind(context_length=LARGE)
-    before = cells(small)
-    prompt = np.resize(PROMPTS[0], before - 4)
-    for denoiser in (small, large):
-        denoiser.prefill(0, prompt)
-    for ids in (PROMPTS[1][:8], PROMPTS[2][:8]):
-        if call == "predict":
-            check_same(predict(small, 0, 0), predict(large, 0, 0))
-        else:
-            check_close(small.extend(0, ids), large.extend(0, ids), ATOL)
-    assert cells(small) > before
-    assert small.prefill(0, prompt) == 0
-
-
 @pytest.mark.parametrize("where", ["estimate", "llama.cpp"])
 def test_without_memory_slots_are_evicted_and_too_long_prompts_are_refused(open_kind, monkeypatch, where):
     denoiser, large = open_kind(), open_kind(context_length=LARGE)

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_masked
-from margins import check_close
+from margins import check_close, predict
 from tiny_masked import MASK
 
 from dg_lsp.backends.llamacpp import denoiser_for
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.settings import ModelSettings
 
 PROMPT = token_ids(np.random.default_rng(1).integers(5, 200, 40))
@@ -21,10 +20,6 @@ ALL_MASKS = token_ids([MASK] * 3)
 HALF = 1e-2
 """Keys and values are half-precision numbers where llama.cpp has a cache."""
 SMALL = {"max_prompt_tokens": 40, "canvas_lengths": (8,)}
-
-
-def predict(denoiser, *canvases, slot=0, temperature=0.0):
-    return denoiser.predict(slot, list(map(token_ids, canvases)), temperature, np.random.default_rng(0))
 
 
 def watch_decodes(denoiser, monkeypatch):
@@ -116,36 +111,6 @@ def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_den
     assert sizes == []
     assert len(predict(denoiser, [20, 30], [MASK] * 8, [20, 30])) == 3
     assert sizes == [8]
-
-
-@pytest.mark.parametrize("attention", ["exact", "per_request"])
-def test_failed_step_is_an_error_and_the_next_one_works(masked_model, open_masked, monkeypatch, attention):
-    denoiser = open_masked(masked_model("dream")[1], prompt_attention=attention)
-    denoiser.prefill(0, PROMPT)
-    (before,) = predict(denoiser, GAPS)
-    denoiser.prefill(0, PROMPT)
-    with monkeypatch.context() as patch:
-        patch.setattr(denoiser._context, "decode", lambda **_: 1)
-        with pytest.raises(BackendError, match="full"):
-            predict(denoiser, GAPS)
-    check_close(before, predict(denoiser, GAPS)[0], HALF)
-
-
-@pytest.mark.parametrize(
-    ("attention", "request_"),
-    [
-        pytest.param("exact", lambda d: d.prefill(0, token_ids([10] * 41)), id="long prompt"),
-        pytest.param("exact", lambda d: predict(d, [MASK] * 9), id="long canvas"),
-        pytest.param("exact", lambda d: predict(d, *[[MASK]] * 9), id="many canvases"),
-        pytest.param("per_request", lambda d: predict(d, [MASK] * 20), id="long canvas of a request's first step"),
-    ],
-)
-def test_prompts_and_canvases_that_do_not_fit_are_refused(masked_model, open_masked, attention, request_):
-    denoiser = open_masked(masked_model("dream")[1], spec=SMALL, prompt_attention=attention)
-    denoiser.prefill(0, PROMPT)
-    with pytest.raises(RequestError):
-        request_(denoiser)
-    assert len(predict(denoiser, [MASK] * 8)) == 1
 
 
 def test_context_has_room_for_a_canvas_that_grows(masked_model, open_masked):

@@ -78,17 +78,6 @@ def check_exact(denoiser, ids, atol=ATOL):
     check_close(predict(denoiser), fresh(denoiser, ids), atol)
 
 
-def test_typed_character_decodes_at_most_16_tokens(denoiser):
-    denoiser.prefill(0, prompt())
-    typed = BEFORE
-    for number in range(1, 40):
-        typed = np.append(typed, rng.integers(110, 250))
-        assert denoiser.prefill(0, prompt(typed)) <= 16
-        assert drift(denoiser) == number
-        predict(denoiser)
-    check_exact(denoiser, prompt(typed))
-
-
 EDITS = {
     "deleted characters": (BEFORE[:-3], AFTER),
     "pasted text": (np.concatenate([BEFORE, OTHER[:40]]), AFTER),

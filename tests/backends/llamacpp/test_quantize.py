@@ -9,7 +9,6 @@ import sys
 import gguf
 import pytest
 
-from dg_lsp.backends.llamacpp import quantize as quantize_module
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.errors import ModelBrokenError, ModelUnsupportedError, UsageError
 from dg_lsp.gguf import read_header
@@ -53,22 +52,6 @@ def test_source_that_cannot_be_quantized_is_refused(tiny_repacked, tmp_path):
     (tmp_path / "part.gguf").write_bytes(tiny_repacked.read_bytes()[:-5000])
     with pytest.raises(ModelBrokenError, match="cut short"):
         quantize(tmp_path / "part.gguf", tmp_path / "smaller.gguf", file_type("Q4_0"))
-
-
-def test_interrupted_caller_ends_the_child_process(tiny_repacked, tmp_path, monkeypatch):
-    started, popen = [], subprocess.Popen
-
-    def start(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        return started[-1]
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(quantize_module.subprocess, "Popen", start)
-    with pytest.raises(KeyboardInterrupt):
-        quantize(tiny_repacked, tmp_path / "out.gguf", file_type("Q8_0"), interrupt)
-    assert started[0].returncode is not None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -1,11 +1,11 @@
-"""The reduction of logits, failures, and the memory of the cache.
+"""The reduction of logits, and the memory of the cache.
 
 `tests/backends/test_contract.py` has what all backends have in common.
 """
 
-import numpy as np
 import pytest
 import torch
+from margins import predict
 
 from dg_lsp.backends.transformers.network import RollbackSlidingLayer, draw, reduce_logits
 from dg_lsp.diffusion.denoiser import TopK
@@ -18,13 +18,6 @@ def raw_logits(rows=6, vocab_size=500, scale=20.0):
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * scale
 
 
-def test_probabilities_are_rounded_as_in_transformers():
-    raw = raw_logits().to(torch.bfloat16)
-    reduced = reduce_logits(raw, 30.0, BANNED_IDS[:0], torch.tensor(0.6), torch.full((6,), 0.5))
-    logits = (torch.tanh(raw.float() / 30) * 30 / 0.6).to(torch.bfloat16)
-    assert torch.equal(reduced.probabilities, logits.softmax(-1, dtype=torch.float32).to(torch.bfloat16))
-
-
 @pytest.mark.parametrize("vocab_size", [1, 5, 127, 128, 129, 1000])
 def test_draw_inverts_the_cumulative_sum(vocab_size):
     probabilities = torch.full((1, vocab_size), 1 / vocab_size)
@@ -32,36 +25,6 @@ def test_draw_inverts_the_cumulative_sum(vocab_size):
     assert torch.equal(draw(probabilities.expand(vocab_size, -1), middles), torch.arange(vocab_size))
     assert draw(probabilities, torch.tensor([0.0])).item() == 0
     assert draw(probabilities, torch.tensor([1 - 1e-9], dtype=torch.float64)).item() == vocab_size - 1
-
-
-def predict(denoiser, canvas, seed=0):
-    (prediction,) = denoiser.predict(0, [canvas], 0.7, np.random.default_rng(seed))
-    return prediction
-
-
-def test_step_without_memory_is_an_error_with_advice(open_denoiser, draw_ids):
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(BackendError, match="not enough memory for the denoising step"):
-        predict(open_denoiser(reduce=fail), draw_ids(8))
-
-
-def test_failed_prefill_empties_the_slot(open_denoiser, draw_ids, float64_models, monkeypatch):
-    denoiser, prompt = open_denoiser(), draw_ids(40)
-    denoiser.prefill(0, prompt)
-    before = predict(denoiser, prompt[:8])
-    denoiser.prefill(0, prompt[:10])
-
-    def fail(prefix, ids):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(float64_models[1], "encode", fail)
-        with pytest.raises(BackendError, match="not enough memory for the prefill"):
-            denoiser.prefill(0, prompt)
-    assert denoiser.prefill(0, prompt) == 40
-    assert np.allclose(before.entropy, predict(denoiser, prompt[:8]).entropy, atol=1e-5)
 
 
 def test_sliding_layer_keeps_only_the_tokens_of_its_limit_in_memory():
@@ -78,7 +41,7 @@ def test_nan_logits_are_an_error(open_denoiser, draw_ids):
     denoiser = open_denoiser(reduce=lambda raw, *arguments: reduce_logits(raw * float("nan"), *arguments))
     denoiser.prefill(0, draw_ids(4))
     with pytest.raises(BackendError, match="NaN"):
-        predict(denoiser, draw_ids(8))
+        predict(denoiser, draw_ids(8), temperature=0.7)
 
 
 @pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])
