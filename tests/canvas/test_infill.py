@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.prompt_format import PREFIX_TAIL, infill_layout
+from dg_lsp.canvas.prompt_format import infill_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 
@@ -31,10 +31,3 @@ def test_the_start_token_precedes_an_empty_buffer():
 @pytest.mark.parametrize(("prefix", "prompt", "head"), [("", "\n", ""), ("a", "a", ""), ("abc", "a", "bc")])
 def test_a_prompt_is_never_empty(prefix, prompt, head):
     assert laid_out(prefix, "x")[:2] == (prompt, head)
-
-
-def test_a_long_prefix_keeps_its_end_and_typing_moves_its_start_rarely():
-    prompts = [laid_out("x" * 300 + "y" * size, "")[0] for size in range(1, 60)]
-    assert all(87 <= len(prompt) <= 100 for prompt in prompts)
-    starts = {300 + size - PREFIX_TAIL - len(prompt) for size, prompt in enumerate(prompts, 1)}
-    assert len(starts) <= 60 // 12 + 2

@@ -1,4 +1,7 @@
-"""Every expected step was calculated by hand, after transformers 5.23's `EntropyBoundSampler`."""
+"""Every expected step was calculated by hand.
+
+`tests/backends/transformers/test_parity.py` compares the loop with transformers' `generate`.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +9,7 @@ import pytest
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import MaskSampling, UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction, TopK
-from dg_lsp.diffusion.samplers import Stop, accept, renoise, temperature, top_k
+from dg_lsp.diffusion.samplers import Stop, accept, renoise, top_k
 
 from .conftest import canvas
 
@@ -39,36 +42,11 @@ def test_accepts_while_the_entropies_before_add_up_to_the_bound(entropy, accepte
     assert accept(np.array(entropy, np.float32), 0.1 + 1e-7).tolist() == accepted
 
 
-def test_accepted_positions_hold_the_sample_and_the_others_fresh_noise():
-    step = after(canvas(1, 2, 3), predicts([10, 11, 12], [0.05, 3.0, 2.0], sampled=[20, 21, 22]), seed=7)
-    noise = np.random.default_rng(7).integers(0, VOCAB, 3, dtype=np.int32)
-    assert step.canvas_ids.tolist() == [20, noise[1], 22]  # 0.05 is within the bound, 0.05 + 2.0 is not
-    assert step.draft_ids.tolist() == [10, 11, 12]
-    assert not step.committed.any()
-
-
 def test_frozen_positions_ignore_the_prediction():
     step = after(canvas(7, 2, frozen=[0]), predicts([10, 11], [9.0, 9.0], sampled=[20, 21]))
     assert step.canvas_ids.tolist() == [7, 21]  # the frozen one counts as entropy 0 and uses nothing of the bound
     assert step.draft_ids.tolist() == [7, 11]
     assert step.confidence[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("second", "stop"),
-    [
-        pytest.param(predicts([7, 7, 10, 12], [0, 0, 0.0, 0.0]), None, id="confident but changed"),
-        pytest.param(predicts([7, 7, 10, 11], [0, 0, 0.0, 0.018]), None, id="stable but uncertain: mean 0.009"),
-        pytest.param(predicts([7, 7, 10, 11], [0, 0, 0.0, 0.009]), Stop.STABLE, id="stable and certain: mean 0.0045"),
-    ],
-)
-def test_stability_and_confidence_of_the_free_positions_are_both_needed_to_stop(second, stop):
-    first = after(canvas(7, 7, 1, 2, frozen=[0, 1]), predicts([7, 7, 10, 11], [0, 0, 0.5, 0.5]))
-    step = after(first, second)
-    assert (first.stop, step.stop) == (None, stop)
-    if stop:
-        assert step.canvas_ids.tolist() == [7, 7, 10, 11]
-        assert step.committed.all()
 
 
 def test_a_position_settles_and_a_canvas_stops_after_the_models_stability_steps():
@@ -81,17 +59,6 @@ def test_a_position_settles_and_a_canvas_stops_after_the_models_stability_steps(
         stops.append(sure.stop)
     assert settled == [0, 0, 0, 1]
     assert stops == [None, None, None, Stop.STABLE]
-
-
-def test_the_last_step_ends_with_the_draft():
-    step = after(canvas(1, 2), predicts([10, 11], [5.0, 5.0], sampled=[20, 21]), max_denoising_steps=1)
-    assert step.stop is Stop.MAX_STEPS
-    assert step.canvas_ids.tolist() == [10, 11]
-
-
-def test_temperature_falls_linearly_from_t_max():
-    sampling = UniformSampling(t_max=0.8, t_min=0.4, max_denoising_steps=4)
-    assert [temperature(sampling, n) for n in (1, 2, 3, 4)] == pytest.approx([0.8, 0.7, 0.6, 0.5])
 
 
 @pytest.mark.parametrize(

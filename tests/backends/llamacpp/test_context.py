@@ -131,16 +131,6 @@ def test_cache_that_is_lost_during_growth_starts_empty(open_kind, monkeypatch, f
     assert denoiser.prefill(1, LONG) == len(LONG)
 
 
-def test_exact_step_without_memory_for_its_prompt_is_an_error(open_kind, monkeypatch):
-    denoiser = open_kind("exact")
-    monkeypatch.setattr(memory_estimate, "check_fits", full)
-    denoiser.prefill(0, LONG)
-    with pytest.raises(ModelMemoryError):
-        predict(denoiser, 0, 0)
-    denoiser.prefill(0, PROMPTS[0])
-    assert len(predict(denoiser, 0, 0)) == 2
-
-
 def test_context_grows_to_the_limit_of_the_budget_or_has_the_length_of_the_settings(open_kind):
     assert cells(open_kind(context_length=1024)) == 1024
     denoiser = open_kind(num_slots=1)

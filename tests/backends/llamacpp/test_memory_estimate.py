@@ -44,20 +44,6 @@ def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
     return context_budget(spec, ModelSettings(**settings), sizes)
 
 
-@pytest.mark.parametrize(
-    ("kv", "context_length", "limit"),
-    [
-        pytest.param(4096, 0, 8192 + 2 * 64, id="a conversation"),
-        pytest.param(1 << 18, 0, 4096, id="half of it"),
-        pytest.param(1 << 20, 0, 1024, id="an eighth of it"),
-        pytest.param(16 << 20, 0, 512 + 2 * 64, id="a fill always fits"),
-        pytest.param(1 << 20, 16_384, 16_384, id="the length of the settings"),
-    ],
-)
-def test_a_slot_grows_to_a_conversation_within_the_soft_limit_of_the_cache(kv, context_length, limit):
-    assert budget(trained=262_144, kv=kv, context_length=context_length).slot_limit == limit
-
-
 @pytest.mark.parametrize("vocab_size", [8192, 262_144])
 @pytest.mark.parametrize("kv", [4096, 16 << 20])
 @pytest.mark.parametrize("length", [0, 1, 300, 100_000])
