@@ -71,29 +71,13 @@ class OptionError(RequestError):
 
 
 class ModelError(DgLspError):
-    """There is no model to run, or no memory for it."""
+    """There is no model to run: it is unknown, not fetched or damaged, or lacks the llama.cpp that it needs."""
 
     exit_code = 3
 
 
-class ModelNotFoundError(ModelError):
-    """Neither a file nor a known model name."""
-
-
-class ModelBrokenError(ModelError):
-    """The file is damaged or incomplete."""
-
-
 class ModelUnsupportedError(ModelError):
     """A valid file with an architecture or metadata that this version cannot run."""
-
-
-class ModelRuntimeError(ModelError):
-    """The changed llama.cpp that the model needs is missing, or cannot be built."""
-
-
-class ModelDownloadError(ModelError):
-    """The model cannot be fetched or written, or its checksum is wrong."""
 
 
 class ModelMemoryError(ModelError):

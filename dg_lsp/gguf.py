@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.errors import ModelBrokenError, ModelError, ModelNotFoundError, ModelUnsupportedError
+from dg_lsp.errors import ModelError, ModelUnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +208,12 @@ def read_header(path: Path, source: Path | None = None) -> GGUFHeader:
     """Reads the header and checks that the file contains all of its weights. `source` is another path of the file.
 
     Raises:
-        ModelBrokenError: the file is not a GGUF, damaged or cut short.
+        ModelError: the file does not exist, cannot be read, is not a GGUF, damaged or cut short.
         ModelUnsupportedError: dg-lsp does not support the version, byte order or number format.
-        ModelError: the file does not exist or cannot be read.
     """
     with map_file_errors(path), (source or path).open("rb") as file:
         if file.read(4) != MAGIC:
-            raise ModelBrokenError(f"{path} is not a GGUF file: name a model in GGUF format")
+            raise ModelError(f"{path} is not a GGUF file: name a model in GGUF format")
         size = os.fstat(file.fileno()).st_size
         with mmap.mmap(file.fileno(), min(size, _MAX_HEADER), access=mmap.ACCESS_READ) as view:
             return _parse(path, _Cursor(path, view), size)
@@ -222,26 +221,26 @@ def read_header(path: Path, source: Path | None = None) -> GGUFHeader:
 
 @contextlib.contextmanager
 def map_file_errors(path: Path) -> Iterator[None]:
-    """Maps errors of the operating system while a model file is read to ModelNotFoundError and ModelError."""
+    """Maps errors of the operating system while a model file is read to ModelError."""
     try:
         yield
     except FileNotFoundError as error:
-        raise ModelNotFoundError(f"{path} does not exist: check the path of the model") from error
+        raise ModelError(f"{path} does not exist: check the path of the model") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ModelError(f"{path} cannot be read: {reason}; check the file and its permissions") from error
 
 
 class _Cursor:
-    """Reads values one after another; raises ModelBrokenError at the end of the file."""
+    """Reads values one after another; raises ModelError at the end of the file."""
 
     def __init__(self, path: Path, view: mmap.mmap) -> None:
         self.path = path
         self.view = view
         self.at = len(MAGIC)
 
-    def broken(self, problem: str) -> ModelBrokenError:
-        return ModelBrokenError(f"{self.path} {problem}: download or export it again")
+    def broken(self, problem: str) -> ModelError:
+        return ModelError(f"{self.path} {problem}: download or export it again")
 
     def check(self, end: int) -> None:
         if end > len(self.view):
@@ -373,7 +372,7 @@ def write_gguf(
     """Writes a whole file; the stream must be at its start.
 
     Raises:
-        ModelBrokenError: the source of a tensor ended early.
+        ModelError: the source of a tensor ended early.
         OSError: the disk is full, or writing is not allowed.
     """
     alignment = _alignment(values)
@@ -394,5 +393,5 @@ def write_gguf(
             written += len(block)
             on_progress(len(block))
         if written != tensor.size:
-            raise ModelBrokenError(f"tensor {tensor.name} is cut short: download or export the model again")
+            raise ModelError(f"tensor {tensor.name} is cut short: download or export the model again")
         file.write(bytes(-tensor.size % alignment))

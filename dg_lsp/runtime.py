@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.errors import ModelError
 from dg_lsp.system import data_folder, file_sha256
 
 VARIABLE = "DG_LSP_RUNTIME"
@@ -93,10 +93,10 @@ def installed_library() -> InstalledLibrary | None:
 
 
 def require_library() -> InstalledLibrary:
-    """The library of llama-cpp-python; raises ModelRuntimeError if it is not installed or has none."""
+    """The library of llama-cpp-python; raises ModelError if it is not installed or has none."""
     installed = installed_library()
     if installed is None:
-        raise ModelRuntimeError(f"{PACKAGE} is not installed, or has no library: install it again")
+        raise ModelError(f"{PACKAGE} is not installed, or has no library: install it again")
     return installed
 
 

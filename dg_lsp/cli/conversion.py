@@ -12,7 +12,7 @@ from typer import Argument, Option
 from dg_lsp.backends.llamacpp.quantize import FileType, file_type, quantize
 from dg_lsp.cli.options import configure
 from dg_lsp.cli.printing import print_line, progress_bar, step_progress
-from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import build_runtime
 from dg_lsp.models.conversion_script import SCRIPT_TYPES, convert_with_script
 from dg_lsp.models.convert import check_target, is_diffusion_gemma, read_parts, side_path, write_model
@@ -106,7 +106,7 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
 def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bool:
     """Tests llama.cpp in a child process, which a library may end: that of a variable's folder, else the installed one.
 
-    Raises ModelRuntimeError if it cannot be loaded, or ended the process.
+    Raises ModelError if it cannot be loaded, or ended the process.
     """
     variables = {VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
     if folder is not None:
@@ -125,7 +125,7 @@ def run_llama_cpp(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
 
-    Raises ModelRuntimeError if it ends with another code.
+    Raises ModelError if it ends with another code.
     """
     environment = python_environment() | dict(variables or {})
     process = subprocess.run(
@@ -139,5 +139,5 @@ def run_llama_cpp(
     )
     if process.returncode not in codes:
         [problem] = process.stderr.strip().splitlines()[-1:] or [f"the process ended with {process.returncode}"]
-        raise ModelRuntimeError(f"{subject} does not run: {problem}; see dg-lsp doctor")
+        raise ModelError(f"{subject} does not run: {problem}; see dg-lsp doctor")
     return process

@@ -102,7 +102,7 @@ def measure() -> Plan:
 
     llama.cpp runs in a child process: a driver may end the process, and `setup` replaces the library afterwards.
 
-    Raises ModelRuntimeError: llama.cpp does not run.
+    Raises ModelError: llama.cpp does not run.
     """
     listed, machine = llama_devices("speed"), loading.this_machine(with_gpu=False)
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
@@ -129,7 +129,7 @@ def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
 
 
 def llama_devices(*arguments: str) -> dict[str, Any]:
-    """The devices of llama.cpp from a child process. Raises ModelRuntimeError if it does not run."""
+    """The devices of llama.cpp from a child process. Raises ModelError if it does not run."""
     listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_graph", *arguments).stdout)
     return listed
 

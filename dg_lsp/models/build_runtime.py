@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp import runtime
-from dg_lsp.errors import ModelRuntimeError, UsageError
+from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models.download import working_folder
 from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
 
@@ -52,13 +52,13 @@ class Patch:
     def apply(self, source: str, version: str) -> str:
         """The changed source of llama-cpp-python `version`, which may have the change already.
 
-        Raises ModelRuntimeError: the patch does not fit.
+        Raises ModelError: the patch does not fit.
         """
         for old, new in self.hunks:
             if new in source and old not in source:
                 continue
             if source.count(old) != 1:
-                raise ModelRuntimeError(
+                raise ModelError(
                     f"{self.target} of llama-cpp-python {version} differs from the one that dg-lsp can change: "
                     "update dg-lsp, or install llama-cpp-python 0.3.36"
                 )
@@ -77,7 +77,7 @@ def _unpack_changed(version: str, source: Path | None, work: Path, parts: Sequen
     patch = Patch.read()
     target = llama_cpp / patch.target
     if not target.is_file():
-        raise ModelRuntimeError(f"llama.cpp of {runtime.PACKAGE} {version} has no {patch.target}: update dg-lsp")
+        raise ModelError(f"llama.cpp of {runtime.PACKAGE} {version} has no {patch.target}: update dg-lsp")
     target.write_text(patch.apply(target.read_text(encoding="utf-8"), version), encoding="utf-8")
     shutil.copy(REDUCTION, target.parent)
     return llama_cpp
@@ -119,7 +119,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
         show_step("testing it", None)
         if not is_changed(new):
             advice = f"run {runtime.COMMAND} --backend cpu"
-            raise ModelRuntimeError(
+            raise ModelError(
                 f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
             )
         if folder.exists():  # processes that loaded the old library keep it until they end
@@ -143,7 +143,7 @@ def _compile_overlay(compiler: str, llama_cpp: Path, libraries: Path, folder: Pa
         *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
     ]
     if reason := run(command):
-        raise ModelRuntimeError(f"{Path(compiler).name} failed: {reason}")
+        raise ModelError(f"{Path(compiler).name} failed: {reason}")
 
 
 # all of llama.cpp
@@ -175,7 +175,7 @@ def compile_wheel(
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(work)
         if not is_changed(work / "llama_cpp/lib"):
-            raise ModelRuntimeError(
+            raise ModelError(
                 "llama.cpp was compiled, but its results are those of the unchanged one: please report this"
             )
         show_step("installing the wheel", None)
@@ -196,7 +196,7 @@ def check_tools(backend: str) -> None:
 
     Raises:
         UsageError: the backend does not exist on this system.
-        ModelRuntimeError: a tool is missing; the message names it and how to install it.
+        ModelError: a tool is missing; the message names it and how to install it.
     """
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
@@ -221,5 +221,5 @@ def _find_program(names: Sequence[str], advice: str) -> str:
     # Windows searches the working directory too, which may be a folder that others wrote
     program = next((program for program in programs if Path(program).is_absolute()), None)
     if program is None:
-        raise ModelRuntimeError(f"{' or '.join(names)} is missing: {advice}")
+        raise ModelError(f"{' or '.join(names)} is missing: {advice}")
     return program

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dg_lsp import gguf as v
 from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, escaped
+from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
 
 # files
@@ -74,18 +74,17 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
 
     Raises:
         InputFileError: the folder has no safetensors file, or one of them is missing.
-        ModelBrokenError: a file is damaged or cut short.
+        ModelError: a file cannot be read, is damaged or cut short.
         ModelUnsupportedError: a number format other than F32, F16 and BF16.
-        ModelError: a file cannot be read.
     """
     index = folder / INDEX
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise ModelBrokenError(f"{index} is damaged: download it again")
+        raise ModelError(f"{index} is damaged: download it again")
     names = sorted(set(shards.values()))
     if pickles := [name for name in names if not name.endswith(".safetensors")]:  # transformers would unpickle it
         problem = f"names {escaped(pickles[0][:_MAX_SHOWN])}, which is no safetensors file"
-        raise ModelBrokenError(f"{index} {problem}: download it again")
+        raise ModelError(f"{index} {problem}: download it again")
     with map_file_errors(folder):
         present = {path.name for path in folder.iterdir()}
     if missing := [name for name in names if name not in present]:  # also of a file in another folder
@@ -131,9 +130,9 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
             size = file.seek(0, 2)
         tensors = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except DAMAGE as error:
-        raise ModelBrokenError(f"{path} is not a safetensors file, or is damaged: download it again") from error
+        raise ModelError(f"{path} is not a safetensors file, or is damaged: download it again") from error
     if any(t.start + t.size * t.kind.block_bytes > size for t in tensors):
-        raise ModelBrokenError(f"{path} is cut short: download it again")
+        raise ModelError(f"{path} is cut short: download it again")
     return {tensor.name: tensor for tensor in tensors}
 
 

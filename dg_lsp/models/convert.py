@@ -68,7 +68,7 @@ def _make_parts(
     missing = [tensor for tensor in required if tensor not in main]
     missing += [tensor for tensor in checkpoint.SELF_CONDITIONING if tensor not in side]
     if missing:
-        raise errors.ModelBrokenError(
+        raise errors.ModelError(
             f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]}): download or export it again"
         )
     return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in checkpoint.SELF_CONDITIONING))
@@ -101,8 +101,7 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
     Raises:
         UsageError: the weights to be quantized are quantized already.
         InputFileError: files of the checkpoint are missing.
-        ModelNotFoundError: the file is missing.
-        ModelBrokenError: a file is damaged, cut short, or lacks tensors or metadata.
+        ModelError: a file is missing, damaged, cut short, or lacks tensors or metadata.
         ModelUnsupportedError: another model, or a DiffusionGemma that llama.cpp's graph does not compute.
     """
     parts = convert_checkpoint(source) if source.is_dir() else read_gguf(source)
@@ -158,7 +157,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
     try:
         sampler_values = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
     except checkpoint.DAMAGE as error:
-        raise errors.ModelBrokenError(
+        raise errors.ModelError(
             f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
         ) from error
     return {**_DEFAULT_VALUES, **kept, **sampler_values}
@@ -167,7 +166,7 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
 def _read_number(header: gguf.GGUFHeader, key: str) -> int:
     value = header.read(key)
     if not isinstance(value, int) or value < 1:
-        raise errors.ModelBrokenError(f"{header.path}: {key} is missing or invalid: download or export it again")
+        raise errors.ModelError(f"{header.path}: {key} is missing or invalid: download or export it again")
     return value
 
 
@@ -269,8 +268,7 @@ def write_model(
     """Writes both files under temporary names and renames them at the end; an interruption leaves no files.
 
     Raises:
-        ModelBrokenError: the source ended too early.
-        ModelError: no space, or no permission to write there.
+        ModelError: the source ended too early, or there is no space or no permission to write.
         DgLspError: errors of `quantize`.
     """
     side = side_path(target)

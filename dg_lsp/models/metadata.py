@@ -27,7 +27,7 @@ from dg_lsp.canvas.spec import (
     SpecialTokens,
     UniformSampling,
 )
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError, escaped
+from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import BF16, F16, F32
 from dg_lsp.models.checkpoint import (
     CONTROL,
@@ -297,13 +297,13 @@ def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
     """Reads the configuration, vocabulary and weight headers of a checkpoint; `name` defaults to the folder's name.
 
     Raises:
-        ModelBrokenError: a file is missing, damaged or cut short.
+        ModelError: a file is missing, damaged or cut short.
         ModelUnsupportedError: another kind of model, or invalid settings.
     """
     try:
         return _read_folder(folder, name or folder.resolve().name)
     except InputFileError as error:
-        raise ModelBrokenError(str(error)) from error
+        raise ModelError(str(error)) from error
     except DAMAGE as error:
         raise ModelUnsupportedError(
             f"{folder}: its configuration or tokenizer is not that of a {MODEL_TYPE} ({error}): download it again"
@@ -319,7 +319,7 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
         )
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
-        raise ModelBrokenError(f"{folder} holds no {EMBEDDING}: download it again")
+        raise ModelError(f"{folder} holds no {EMBEDDING}: download it again")
     text = config["text_config"]
     vocab_size = int(text["vocab_size"])
     context_length = int(text["max_position_embeddings"])

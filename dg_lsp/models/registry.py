@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.errors import ModelError
 from dg_lsp.system import data_folder
 
 AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
@@ -331,7 +331,7 @@ def locate(name: str) -> Path:
 
     A known name has priority over a file of the same name: write `./dg-mini` for the file.
 
-    Raises ModelNotFoundError: neither a known name nor a readable file, or a known model that is not fetched yet.
+    Raises ModelError: neither a known name nor a readable file, or a known model that is not fetched yet.
     """
     preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
     if preset is None:
@@ -341,11 +341,11 @@ def locate(name: str) -> Path:
         return path
     if path is not None:
         advice = "install dg-lsp again, or pass --model FILE.gguf"
-        raise ModelNotFoundError(f"the bundled model {name} is missing from this installation ({path}): {advice}")
+        raise ModelError(f"the bundled model {name} is missing from this installation ({path}): {advice}")
     if is_begun(preset):
-        raise ModelNotFoundError(f"{name} is fetched, but not converted: run dg-lsp models pull {name}")
+        raise ModelError(f"{name} is fetched, but not converted: run dg-lsp models pull {name}")
     size = f"{preset.fetched_size / 1e9:.1f} GB"
-    raise ModelNotFoundError(f"{name} is not on this machine yet: run dg-lsp models pull {name} ({size})")
+    raise ModelError(f"{name} is not on this machine yet: run dg-lsp models pull {name} ({size})")
 
 
 def _given_path(name: str) -> Path:
@@ -359,13 +359,11 @@ def _given_path(name: str) -> Path:
         names = ", ".join((*(model.name for model in BUNDLED), AUTO))
         is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
         problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}{suggestion(name)}:"
-        raise ModelNotFoundError(
-            f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file"
-        )
+        raise ModelError(f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file")
     is_folder = path.is_dir()
     if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        raise ModelNotFoundError(f"model {name} cannot be read: check its permissions")
+        raise ModelError(f"model {name} cannot be read: check its permissions")
     if not path.is_file() and not (path / CONFIGURATION).is_file():
         kind = f"a directory without {CONFIGURATION}" if is_folder else "not a regular file"
-        raise ModelNotFoundError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
+        raise ModelError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
     return path

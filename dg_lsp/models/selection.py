@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.errors import ModelNotFoundError
+from dg_lsp.errors import ModelError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, MINI, Preset, locate
 from dg_lsp.settings import ModelSettings
@@ -230,7 +230,7 @@ def default_model(settings: ModelSettings) -> Selection:
         return Selection(named, f"{AUTO_VARIABLE} names it")
     try:
         ms = _read_times().get(_time_key(settings), 0.0)
-    except ModelNotFoundError as error:
+    except ModelError as error:
         return Selection(MINI, str(error))
     if (free := system_free()) < MIN_FREE_BYTES:
         return Selection(MINI, f"{BASE} needs 1 GB of free memory, {free / 1e9:.1f} GB are free")
@@ -266,7 +266,7 @@ def forget_times() -> None:
 
 
 def _time_key(settings: ModelSettings) -> str:
-    """What the time depends on: the file, the processor, its cores and the settings. Raises ModelNotFoundError."""
+    """What the time depends on: the file, the processor, its cores and the settings. Raises ModelError."""
     stat = locate(BASE).stat()
     runtime = (settings.threads, settings.gpu_layers, settings.device)
     return " ".join(map(str, (processor_name(), os.cpu_count(), *runtime, stat.st_size, stat.st_mtime_ns)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.scripted import ByteTokenizer
 from dg_lsp.backends.transformers.loader import CheckpointTokenizer
-from dg_lsp.errors import BackendError, ModelBrokenError, RequestError
+from dg_lsp.errors import BackendError, ModelError, RequestError
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings
 
@@ -114,5 +114,5 @@ def test_ids_outside_the_vocabulary_are_refused(backend, token):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}'])
 def test_damaged_file_is_reported(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ModelBrokenError, match="download"):
+    with pytest.raises(ModelError, match="download"):
         CheckpointTokenizer(tmp_path, frozenset(), 5)

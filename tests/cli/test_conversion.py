@@ -9,7 +9,7 @@ import tiny_diffusiongemma
 
 from dg_lsp import runtime
 from dg_lsp.cli import conversion
-from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
 from dg_lsp.runtime import Runtime
@@ -214,5 +214,5 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     installed = runtime.installed_library()
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
-    with pytest.raises(ModelRuntimeError, match=r"the changed llama.cpp does not run: .*libllama"):
+    with pytest.raises(ModelError, match=r"the changed llama.cpp does not run: .*libllama"):
         conversion.supports_bidirectional(runtime.VARIABLE, tmp_path)

@@ -12,7 +12,7 @@ import tiny_checkpoint
 from huggingface_hub import constants
 
 from dg_lsp.cli import conversion
-from dg_lsp.errors import ModelDownloadError, ModelUnsupportedError
+from dg_lsp.errors import ModelError, ModelUnsupportedError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import packages, registry
 from dg_lsp.runtime import installed_library
@@ -43,7 +43,7 @@ def converter(request):
         given = os.environ.get("SDIST")
         try:
             packages.unpack_llama_cpp(version, Path(given) if given else None, folder, parts)
-        except ModelDownloadError as error:
+        except ModelError as error:
             if os.environ.get("CI"):
                 raise
             pytest.skip(str(error))

@@ -10,7 +10,7 @@ import pytest
 
 from dg_lsp.cli import conversion, setup
 from dg_lsp.cli.models import Pull
-from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.errors import ModelError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.gpus import Gpu
 from dg_lsp.models.registry import BUNDLED, Preset
@@ -156,5 +156,5 @@ def test_the_devices_come_from_a_child_process(monkeypatch):
     monkeypatch.undo()
     assert {device["kind"] for device in setup.llama_devices()["devices"]} >= {"cpu"}
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/no/library")
-    with pytest.raises(ModelRuntimeError, match=r"llama\.cpp does not run: "):
+    with pytest.raises(ModelError, match=r"llama\.cpp does not run: "):
         setup.llama_devices()

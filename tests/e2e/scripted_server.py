@@ -20,7 +20,7 @@ from chatty import chatty
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillResult, Timings
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError
+from dg_lsp.errors import BackendError, ModelError
 from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import serve_stdio
 from dg_lsp.server.protocol import Protocol
@@ -119,9 +119,9 @@ def open_engine(settings: Settings) -> Engine:
     if gate := os.environ.get("DG_TEST_GATE"):
         Path(gate).read_bytes()
     if scenario == "missing" or Path(settings.model.name).name == "nowhere":
-        raise ModelNotFoundError("no model named 'nowhere'; try dg-mini")
+        raise ModelError("no model named 'nowhere'; try dg-mini")
     if scenario == "broken":
-        raise ModelBrokenError("half.gguf ends too early; fetch it again")
+        raise ModelError("half.gguf ends too early; fetch it again")
     if scenario == "crash":
         raise RuntimeError(SECRET)
     if scenario == "echo":

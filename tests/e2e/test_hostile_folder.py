@@ -15,7 +15,7 @@ from shared_daemon import TIMEOUT
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import conversion
-from dg_lsp.errors import ModelRuntimeError
+from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
 
@@ -86,5 +86,5 @@ def test_a_compiler_in_the_folder_is_not_found(hostile_cwd, monkeypatch):
         Path(name).write_text("#!/bin/sh\n")
         Path(name).chmod(0o755)
     monkeypatch.setattr(build_runtime.os, "environ", {"PATH": "."})
-    with pytest.raises(ModelRuntimeError, match="is missing"):
+    with pytest.raises(ModelError, match="is missing"):
         build_runtime._find_compiler()

@@ -13,7 +13,7 @@ from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError
 from dg_lsp.settings import MAX_SECONDS, Settings
 
 TEXT = "a = old_value_here\n"
@@ -133,12 +133,12 @@ def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):
 
     def fail():
         opened.append(1)
-        raise ModelBrokenError("cut short")
+        raise ModelError("cut short")
 
     scheduler = scheduler_of(ScriptedDenoiser("x"), before=fail)
     futures = [scheduler.submit(ask()), scheduler.submit(ask("file:///b.py"))]
     for future in (scheduler.ready, *futures):
-        with pytest.raises(ModelBrokenError, match="cut short"):
+        with pytest.raises(ModelError, match="cut short"):
             future.result(TIMEOUT)
     assert len(opened) == 1
 

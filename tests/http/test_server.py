@@ -8,7 +8,7 @@ from http_server import TIMEOUT, Client, engine_of, raw, run_in_thread
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.errors import ModelBrokenError, UsageError
+from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.http.app import HttpServer
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import Settings
@@ -41,9 +41,9 @@ def test_stopping_the_server_answers_waiting_requests(gated):
 
 def test_a_model_that_cannot_be_opened_ends_the_server():
     def open_engine(settings):
-        raise ModelBrokenError("half.gguf ends too early; fetch it again")
+        raise ModelError("half.gguf ends too early; fetch it again")
 
-    with pytest.raises(ModelBrokenError, match="fetch it again"):
+    with pytest.raises(ModelError, match="fetch it again"):
         make_server(open_engine).run()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp import runtime
-from dg_lsp.errors import DgLspError, ModelDownloadError, ModelRuntimeError, UsageError
+from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import build_runtime, packages
 from dg_lsp.models.build_runtime import build_overlay, check_tools, compile_wheel
 from dg_lsp.models.packages import unpack_llama_cpp
@@ -155,7 +155,7 @@ def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, pack
     build_overlay(packed, is_changed)
     assert not (target / "old").exists(), "a second build replaces the first"
     broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
-    with pytest.raises(ModelRuntimeError, match=r"c\+\+ failed: .*nonsense"):
+    with pytest.raises(ModelError, match=r"c\+\+ failed: .*nonsense"):
         build_overlay(pack(packed.parent, gemma4=broken), is_changed)
     assert result(target) == ALL
     assert list(target.parent.iterdir()) == [target]
@@ -176,7 +176,7 @@ def test_a_build_that_is_not_possible_leaves_no_runtime(target, tmp_path, monkey
     monkeypatch.delenv("CXX", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ModelRuntimeError, match=message):
+    with pytest.raises(ModelError, match=message):
         build_overlay(pack(tmp_path, **source), lambda _folder: False)
     assert not target.exists()
 
@@ -215,12 +215,12 @@ def test_only_the_needed_files_are_unpacked(packed, tmp_path):
 
 
 def test_other_files_are_refused(packed, tmp_path):
-    with pytest.raises(ModelRuntimeError, match=r"is not the source of llama-cpp-python 0.3.37, which is installed"):
+    with pytest.raises(ModelError, match=r"is not the source of llama-cpp-python 0.3.37, which is installed"):
         unpack_llama_cpp("0.3.37", packed, tmp_path, ())
-    with pytest.raises(ModelRuntimeError, match=r"python-0.3.37.tar.gz does not exist: .*pip download"):
+    with pytest.raises(ModelError, match=r"python-0.3.37.tar.gz does not exist: .*pip download"):
         unpack_llama_cpp("0.3.37", tmp_path, tmp_path, ())
     packed.write_bytes(packed.read_bytes()[:-200])
-    with pytest.raises(ModelRuntimeError, match="is damaged: fetch it again"):
+    with pytest.raises(ModelError, match="is damaged: fetch it again"):
         unpack_llama_cpp(VERSION, packed, tmp_path, ())
 
 
@@ -229,12 +229,12 @@ def test_only_the_published_source_is_fetched_and_used(on_index, tmp_path, monke
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(on_index.read_bytes()).hexdigest()})
     assert (unpack_llama_cpp(VERSION, None, tmp_path, ()) / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
-    with pytest.raises(ModelRuntimeError, match=r"is not the published source of llama-cpp-python 0.3.36"):
+    with pytest.raises(ModelError, match=r"is not the published source of llama-cpp-python 0.3.36"):
         unpack_llama_cpp(VERSION, on_index, tmp_path, ())
-    with pytest.raises(ModelDownloadError, match="DO NOT MATCH THE HASHES"):
+    with pytest.raises(ModelError, match="DO NOT MATCH THE HASHES"):
         unpack_llama_cpp(VERSION, None, tmp_path, ())
     monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})
-    with pytest.raises(ModelRuntimeError, match=r"knows no checksum .* install llama-cpp-python 0.3.35, or .* --from"):
+    with pytest.raises(ModelError, match=r"knows no checksum .* install llama-cpp-python 0.3.35, or .* --from"):
         unpack_llama_cpp(VERSION, None, tmp_path, ())
 
 
@@ -278,7 +278,7 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
     tools("nvcc")
     target.mkdir(parents=True)
     (target / "runtime.json").write_text("an overlay of the library that is replaced")
-    with pytest.raises(ModelRuntimeError, match="its results are those of the unchanged one"):
+    with pytest.raises(ModelError, match="its results are those of the unchanged one"):
         compile_wheel("cuda", packed, lambda _folder: False)
     assert not installed
     compile_wheel("cuda", packed, is_changed)
@@ -295,7 +295,7 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
 )
 def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch):
     monkeypatch.setitem(build_runtime.BACKENDS, "cuda", {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc"]})
-    with pytest.raises((ModelRuntimeError, UsageError), match=message):
+    with pytest.raises((ModelError, UsageError), match=message):
         check_tools(backend)
 
 
@@ -304,9 +304,7 @@ def test_an_environment_without_pip_gets_it_first(monkeypatch, reason):
     modules = []
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setattr(packages, "run", lambda command, *_: modules.append(command[3]) or reason)
-    with (
-        pytest.raises(ModelDownloadError, match=r"has no pip, .*\(ensurepip is disabled\)") if reason else nullcontext()
-    ):
+    with pytest.raises(ModelError, match=r"has no pip, .*\(ensurepip is disabled\)") if reason else nullcontext():
         packages.run_pip("download", "tiny")
     assert modules == (["ensurepip"] if reason else ["ensurepip", "pip"])
 

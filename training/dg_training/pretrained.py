@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dg_lsp.errors import InputFileError, ModelBrokenError, ModelUnsupportedError
+from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError
 from dg_lsp.gguf import ARRAY, GGUFHeader, read_header
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.tokenizer import PrunedVocabulary, Vocabulary, read_vocabulary
@@ -55,9 +55,7 @@ class Pretrained:
                 stored = self.read(name)
                 weights = pruned.rows(stored) if name in (EMBEDDING, OUTPUT) else stored
                 if tuple(target.shape) != weights.shape:
-                    raise ModelBrokenError(
-                        f"{self.origin.name}: {name} has the shape {weights.shape}: download it again"
-                    )
+                    raise ModelError(f"{self.origin.name}: {name} has the shape {weights.shape}: download it again")
                 target.copy_(torch.tensor(weights))
         return network
 
@@ -67,7 +65,7 @@ def read_pretrained(path: Path) -> Pretrained:
 
     Raises:
         InputFileError: a folder.
-        ModelNotFoundError, ModelBrokenError: the file is missing or damaged.
+        ModelError: the file is missing or damaged.
         ModelUnsupportedError: another architecture or tokenizer, or a value of its metadata that is missing, not valid,
             or of an option that the network lacks.
     """
@@ -140,7 +138,7 @@ def _read_gguf(path: Path) -> Pretrained:
 
     def read(name: str) -> Weights:
         if name not in header.tensors:
-            raise ModelBrokenError(f"{path} lacks {name}: download it again")
+            raise ModelError(f"{path} lacks {name}: download it again")
         weights = dequantized(header, name)
         is_rotated = architecture == "llama" and re.search(r"attn_[qk]\.weight$", name)
         if not is_rotated:

@@ -18,10 +18,8 @@ from typing import Any
 from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import (
     BackendError,
-    ModelBrokenError,
     ModelError,
     ModelMemoryError,
-    ModelRuntimeError,
     ModelUnsupportedError,
 )
 from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
@@ -115,12 +113,12 @@ def runs_diffusiongemma() -> bool:
 
 
 def require_runtime(path: Path) -> None:
-    """Raises `ModelRuntimeError` if this llama.cpp would compute the DiffusionGemma in `path` wrongly."""
+    """Raises `ModelError` if this llama.cpp would compute the DiffusionGemma in `path` wrongly."""
     if runs_diffusiongemma():
         return
     note = f" ({library().note})" if library().note else ""
     problem = f"is a DiffusionGemma, and llama.cpp as installed computes it wrongly{note}"
-    raise ModelRuntimeError(f"{path} {problem}; run: {COMMAND}")
+    raise ModelError(f"{path} {problem}; run: {COMMAND}")
 
 
 def ggml_functions(**signatures: tuple[Any, ...]) -> Any:
@@ -228,7 +226,7 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
         return ModelMemoryError(f"{path} does not fit into memory; use a smaller model or set gpu_layers lower")
     reason = next((line for line in lines if "error" in line), lines[0] if lines else "")  # warnings come before it
     logged = f": {_one_line(reason)}" if reason else ""
-    return ModelBrokenError(f"{path} cannot be loaded{logged}; download or export it again")
+    return ModelError(f"{path} cannot be loaded{logged}; download or export it again")
 
 
 def context_error(log: Iterable[str]) -> ModelError:

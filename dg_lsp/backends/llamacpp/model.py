@@ -33,10 +33,8 @@ from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, Spe
 from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import (
     BackendError,
-    ModelBrokenError,
     ModelError,
     ModelMemoryError,
-    ModelNotFoundError,
     ModelUnsupportedError,
     escaped,
 )
@@ -59,10 +57,10 @@ def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
         ModelError: the file has no weights, or would make llama.cpp abort.
     """
     if path.is_dir():
-        raise ModelNotFoundError(f"{path} is a directory; name the GGUF file in it")
+        raise ModelError(f"{path} is a directory; name the GGUF file in it")
     header = read_header(path, source)
     if not header.tensors:
-        raise ModelBrokenError(f"{path} has a vocabulary but no weights; name a complete model")
+        raise ModelError(f"{path} has a vocabulary but no weights; name a complete model")
     if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
         raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
     _check_tokenizer(header)

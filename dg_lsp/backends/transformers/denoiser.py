@@ -26,7 +26,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_canvases,
     checked_prompt,
 )
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, RequestError, with_extra
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, RequestError, with_extra
 
 
 class TransformersDenoiser:
@@ -209,7 +209,7 @@ def map_load_errors(path: Path) -> Iterator[None]:
     except Exception as error:  # tokenizers raises bare `Exception`, transformers raises classes of its own
         if is_out_of_memory(error):
             raise ModelMemoryError(f"{path} does not fit into memory; use a quantized GGUF") from error
-        raise ModelBrokenError(f"{path} cannot be loaded ({one_line(error)}); download or export it again") from error
+        raise ModelError(f"{path} cannot be loaded ({one_line(error)}); download or export it again") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, prefix_b
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.diffusion.denoiser import checked_ids
-from dg_lsp.errors import ModelBrokenError, ModelMemoryError, SettingsError, escaped
+from dg_lsp.errors import ModelError, ModelMemoryError, SettingsError, escaped
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
@@ -121,7 +121,7 @@ def _load_model(
     for name, weight in model.named_parameters():
         # a step would fail on a GPU, and everything after it; `isfinite` would need memory for a copy of the weight
         if not all(bound.isfinite() for bound in weight.detach().aminmax()):
-            raise ModelBrokenError(f"{checkpoint.folder}: {escaped(name)} is not finite; download it again")
+            raise ModelError(f"{checkpoint.folder}: {escaped(name)} is not finite; download it again")
     model.requires_grad_(False)
     model.model.encoder.vision_tower = model.model.encoder.embed_vision = None  # only text is used
     return model
@@ -141,7 +141,7 @@ class CheckpointTokenizer:
     """
 
     def __init__(self, folder: Path, special_ids: frozenset[int], vocab_size: int) -> None:
-        """`special_ids` are not text, even where the file lists them as ordinary tokens. Raises `ModelBrokenError`."""
+        """`special_ids` are not text, even where the file lists them as ordinary tokens. Raises `ModelError`."""
         path = folder / "tokenizer.json"
         with map_load_errors(path):
             tree = json.loads(path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from dg_lsp.backends.llamacpp.library import (
     load_error,
 )
 from dg_lsp.backends.threads import set_wait_policy
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 
 LOGGED = {
     "error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
@@ -22,8 +22,8 @@ LOGGED = {
     "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4294967296": ModelMemoryError,
     "allocating 9 MiB on device 0: cudaMalloc failed: out of memory": ModelMemoryError,
     "gguf_init_from_file_impl: encountered bad_alloc error while reading value for key 'x'": ModelMemoryError,
-    "tensor 'x' data is not within the file bounds, model is corrupted or incomplete": ModelBrokenError,
-    "something new": ModelBrokenError,
+    "tensor 'x' data is not within the file bounds, model is corrupted or incomplete": ModelError,
+    "something new": ModelError,
 }
 """What llama-cpp-python 0.3.36 logs."""
 

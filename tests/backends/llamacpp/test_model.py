@@ -14,7 +14,6 @@ from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
 from dg_lsp.errors import (
     BackendError,
-    ModelBrokenError,
     ModelError,
     ModelMemoryError,
     ModelUnsupportedError,
@@ -59,7 +58,7 @@ def test_native_log_is_not_printed(open_denoiser, tiny_path, tmp_path, capfd):
 def test_a_file_without_weights_is_refused(tiny_path, tmp_path):
     whole, path = tiny_path.read_bytes(), tmp_path / "empty.gguf"
     path.write_bytes(whole[:8] + bytes(8) + whole[16:])
-    with pytest.raises(ModelBrokenError, match="no weights; name a complete model"):
+    with pytest.raises(ModelError, match="no weights; name a complete model"):
         LlamaModel.load(path, CPU)
 
 

@@ -22,7 +22,7 @@ from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats
-from dg_lsp.errors import BackendError, ModelBrokenError, ModelNotFoundError, ModelUnsupportedError, RequestError
+from dg_lsp.errors import BackendError, ModelError, ModelUnsupportedError, RequestError
 from dg_lsp.gguf import F16, F32, GGUFHeader, TensorType, map_file_errors, read_header
 from dg_lsp.system import file_sha256
 
@@ -233,12 +233,12 @@ class SelfConditioning:
         path = model_path.with_name(side.filename)
         if not path.is_file():
             advice = "put it there or convert the model again"
-            raise ModelNotFoundError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
+            raise ModelError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
         with map_file_errors(path):
             digest = file_sha256(path)
         if digest != side.sha256:
             problem = f"is not the file that {model_path.name} was written with"
-            raise ModelBrokenError(f"{path} {problem}; convert the model again")
+            raise ModelError(f"{path} {problem}; convert the model again")
         return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:
