@@ -73,9 +73,8 @@ def opened(
     if workspace is not None:
         window.until_label("dg-lsp is not installed: ")
         folders.append({"path": folder.name})
-        changed = root.with_suffix(".new")  # of a file without its content VS Code removes the folders and reloads
-        changed.write_text(json.dumps({"folders": folders, "settings": workspace}))
-        changed.replace(root)
+        with root.open("r+") as opened_file:  # in place: where the file is missing or empty, VS Code loads the page anew
+            opened_file.write(json.dumps({"folders": folders, "settings": workspace}))
     if has_server:
         window.until_status("scripted" if fill else "dg-mini")
     return window
