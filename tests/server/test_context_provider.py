@@ -1,46 +1,42 @@
 """Snippets for a completion, and files that never become snippets."""
 
 import pytest
-from lsprotocol import types
 
-from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
-from dg_lsp.server.context_provider import MAX_EDITS, NEAR_LINES, READY_LINES, ContextProvider
-from dg_lsp.server.documents import DocumentStore
+from dg_lsp.server.context_provider import MAX_EDITS, NEAR_LINES, READY_LINES
 from dg_lsp.settings import PrivacySettings
+
+from .conftest import Editor
 
 SECRET = "hunter2"
 
 
-class Session:
-    """Documents, exclusion rules and the context provider, connected as in the server."""
+class Workspace(Editor):
+    """An editor with files of one folder, by name."""
 
     def __init__(self, root):
+        super().__init__()
         self.root = root
-        self.documents = DocumentStore()
-        self.exclusion = Exclusion(PrivacySettings(), [root.as_uri()])
-        self.provider = ContextProvider(self.documents, self.exclusion)
+        self.exclusion.set_folders([root.as_uri()])
 
     def uri(self, name):
         return (self.root / name).as_uri()
 
-    def open(self, name, text, language="python"):
-        self.documents.open(types.TextDocumentItem(self.uri(name), language, 1, text))
-
-    def edit(self, name, line, text):
-        document = self.documents.get(self.uri(name))
-        self.provider.record_edit(document, line)
-        place = types.Range(types.Position(line, 0), types.Position(line, 0))
-        identifier = types.VersionedTextDocumentIdentifier(version=document.version + 1, uri=document.uri)
-        self.documents.change(identifier, [types.TextDocumentContentChangePartial(place, text)])
+    def open(self, name, text):
+        super().open(text, self.uri(name))
 
     def close(self, name):
-        self.provider.close(self.uri(name))
-        self.documents.close(self.uri(name))
+        super().close(self.uri(name))
 
-    def snippets(self, name="main.py", offset=None):
-        snapshot = self.documents.get(self.uri(name)).snapshot()
-        return self.provider.snippets(snapshot, len(snapshot.text) if offset is None else offset)
+    def type(self, name, text, line=0):
+        """Inserts a text at the start of a line."""
+        start, _ = self.documents.get(self.uri(name)).lines.span(line)
+        self.edit((start, start, text), uri=self.uri(name))
+
+    def snippets(self, offset=None):
+        """Those for an offset or the end of `main.py`."""
+        snapshot = self.documents.get(self.uri("main.py")).snapshot()
+        return self.server.context_provider.snippets(snapshot, len(snapshot.text) if offset is None else offset)
 
     def chunks(self, source):
         return [snippet.text for snippet in self.snippets().chunks if snippet.source is source]
@@ -48,7 +44,7 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path):
-    return Session(tmp_path)
+    return Workspace(tmp_path)
 
 
 def test_the_most_similar_part_of_each_open_file_is_shown(session):
@@ -64,9 +60,9 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
 def test_an_earlier_edit_at_another_position_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")
-    session.edit("a.py", 50, "changed = 1\n")
+    session.type("a.py", "changed = 1\n", line=50)
     assert session.chunks(SnippetSource.EDITS) == []
-    session.edit("main.py", 0, "y = 2\n")
+    session.type("main.py", "y = 2\n")
     [text] = session.chunks(SnippetSource.EDITS)
     assert "changed = 1" in text
     assert text.count("\n") == 16
@@ -78,16 +74,16 @@ def test_of_many_edits_the_newest_are_shown_and_of_one_place_the_last(session):
     session.open("main.py", "x = 1\n")
     for number in [*range(MAX_EDITS + 2), MAX_EDITS + 1]:
         session.open(f"{number}.py", f"old_{number}\n")
-        session.edit(f"{number}.py", 0, f"edited_{number}\n")
-    session.edit("main.py", 0, "y = 2\n")
+        session.type(f"{number}.py", f"edited_{number}\n")
+    session.type("main.py", "y = 2\n")
     edits = session.chunks(SnippetSource.EDITS)
     assert [text.split("\n")[0] for text in edits] == [f"edited_{number}" for number in range(MAX_EDITS + 1, 1, -1)]
 
 
 def test_the_edit_at_the_cursor_is_not_shown(session):
     session.open("main.py", "def handled(event):\n    return event\n")
-    session.edit("main.py", 1, "    log(event)\n")
-    session.provider.record_edit(session.documents.get(session.uri("main.py")), 90)
+    session.type("main.py", "    log(event)\n", line=1)
+    session.server.context_provider.record_edit(session.documents.get(session.uri("main.py")), 90)
     assert session.snippets() is NO_SNIPPETS
 
 
@@ -97,15 +93,14 @@ def test_snippets_stay_the_same_while_the_user_types(session):
     first = session.snippets()
     assert len(first.chunks) == 1
     for number, char in enumerate("return clean(shown(text))\n"):
-        snapshot = session.documents.get(session.uri("main.py")).snapshot()
-        session.open("main.py", snapshot.text + char)
+        session.open("main.py", session.text(session.uri("main.py")) + char)
         assert session.snippets() == first, number
 
 
 def test_the_snippets_of_a_cursor_that_goes_on_are_known_some_lines_before(session):
     session.open("b.py", "price = amount\n" + "\n" * 40 + "volume = pressure\n")
     session.open("main.py", "price = amount\n" * 3 + "\n" * 2000 + "volume = pressure\n" * 40)
-    last = len(session.documents.get(session.uri("main.py")).snapshot().text)
+    last = len(session.text(session.uri("main.py")))
     lines = [session.snippets(offset=last - 18 * (40 - line)) for line in range(NEAR_LINES + 2)]
     before, after = lines[-2:]
     assert [snippets.following is None for snippets in lines] == [*[True] * (READY_LINES + 1), *[False] * 4, True]
@@ -119,8 +114,8 @@ def test_text_of_an_excluded_file_is_never_shown(session, name, state):
     session.open(name, f"total = price = '{SECRET}'\n")
     session.open("main.py", "total = price\n")
     if state != "open":
-        session.edit(name, 0, f"key = '{SECRET}'\n")
-        session.edit("main.py", 0, "\n")
+        session.type(name, f"key = '{SECRET}'\n")
+        session.type("main.py", "\n")
     if state == "edited and closed":
         session.close(name)
     assert session.snippets() is NO_SNIPPETS
@@ -130,9 +125,9 @@ def test_secrets_are_masked_in_snippets_of_all_sources(session):
     token = "ghp_" + "a1" * 18
     session.open("b.py", f"total = price = '{token}'\n")
     session.open("c.py", f"total = '{token}'\n")
-    session.edit("c.py", 0, f"price = '{token}'\n")
+    session.type("c.py", f"price = '{token}'\n")
     session.open("main.py", f"total = price('{token}')\n")
-    session.edit("main.py", 0, "\n")
+    session.type("main.py", "\n")
     chunks = session.snippets().chunks
     assert {chunk.source for chunk in chunks} == {SnippetSource.OPEN_FILES, SnippetSource.EDITS}
     assert all("***" in chunk.text and token not in chunk.text for chunk in chunks)
@@ -145,9 +140,9 @@ def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, num_shown
     line = f"{names[: MAX_LINE - num_shown - 1]} '{token}' +"
     session.open("b.py", f"{line}\n")
     session.open("c.py", f"{line}\n")
-    session.edit("c.py", 0, f"{line}\n")
+    session.type("c.py", f"{line}\n")
     session.open("main.py", "total = price\n")
-    session.edit("main.py", 0, "\n")
+    session.type("main.py", "\n")
     chunks = session.snippets().chunks
     assert len(chunks) == 3
     assert not any("a1a1" in chunk.text or "ghp_" in chunk.text for chunk in chunks)
@@ -156,9 +151,9 @@ def test_a_token_across_the_end_of_what_is_shown_is_not_shown(session, num_shown
 def test_a_file_that_is_excluded_later_is_not_shown_any_more(session):
     session.open("b.py", "clean = shown\n")
     session.open("c.py", "clean = edited\n")
-    session.edit("c.py", 0, "clean = 1\n")
+    session.type("c.py", "clean = 1\n")
     session.open("main.py", "clean(pth)\n")
-    session.edit("main.py", 0, "\n")
+    session.type("main.py", "\n")
     assert len(session.snippets().chunks) == 3
     session.exclusion.settings = PrivacySettings(exclude_patterns=("b.py", "c.py"))
     assert session.snippets() is NO_SNIPPETS

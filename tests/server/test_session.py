@@ -19,42 +19,38 @@ from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.settings import Settings
 
-from .conftest import FakeScheduler
+from .conftest import URI, Editor, FakeScheduler
 
-PREFIX_FIRST = replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST)
+TEXT = "é = 1\n" * 1000
+SUFFIX_FIRST = MASK_SPEC.fim
+PREFIX_FIRST = replace(SUFFIX_FIRST, order=FimOrder.PREFIX_FIRST)
 
 
 @pytest.fixture
 def opened(request):
-    """A session with one document, which has just been opened."""
-    server = create_server(None, Settings())
-    scheduler = FakeScheduler(replace(MASK_SPEC, fim=request.param))
-    server._models = ResidentModels(scheduler, scheduler)
-    did_open(server, types.DidOpenTextDocumentParams(types.TextDocumentItem(URI, "python", 1, TEXT)))
-    return server
-
-
-URI, TEXT = "file:///project/a.py", "é = 1\n" * 1000
-SUFFIX_FIRST = MASK_SPEC.fim
+    """An editor with one document, which has just been opened."""
+    editor = Editor(replace(MASK_SPEC, fim=request.param))
+    did_open(editor.server, types.DidOpenTextDocumentParams(types.TextDocumentItem(URI, "python", 1, TEXT)))
+    return editor
 
 
 @pytest.mark.parametrize(
     ("opened", "length"), [(None, FIRST_CHARS), (PREFIX_FIRST, FIRST_CHARS), (SUFFIX_FIRST, 0)], indirect=["opened"]
 )
 def test_opening_a_document_prepares_its_first_completion(opened, length):
-    assert [len(text) for _, text in opened._models.completion.warmed] == [length]
+    assert [len(text) for _, text in opened.scheduler.warmed] == [length]
 
 
 @pytest.mark.parametrize("opened", [None], indirect=True)
 def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next_completion(opened):
     at = types.Position(3, 1)
     context = types.CodeActionContext([], trigger_kind=types.CodeActionTriggerKind.Automatic)
-    code_action(opened, types.CodeActionParams(types.TextDocumentIdentifier(URI), types.Range(at, at), context))
-    focus = opened.protocol.fm.features["textDocument/didFocus"]
+    code_action(opened.server, types.CodeActionParams(types.TextDocumentIdentifier(URI), types.Range(at, at), context))
+    focus = opened.server.protocol.fm.features["textDocument/didFocus"]
     focus({"textDocument": {"uri": URI}})
     focus({"textDocument": {"uri": URI}, "position": {"line": 1, "character": 2}})
     focus({"textDocument": {"uri": "file:///other.py"}})
-    assert [text for _, text in opened._models.completion.warmed[1:]] == [TEXT[:19], TEXT[:19], TEXT[:8]]
+    assert [text for _, text in opened.scheduler.warmed[1:]] == [TEXT[:19], TEXT[:19], TEXT[:8]]
 
 
 def test_documents_are_edited_while_a_model_is_closed():
@@ -77,18 +73,12 @@ def test_documents_are_edited_while_a_model_is_closed():
     assert server._models.completion is not old
 
 
-def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile():
-    server, scheduler, request = (
-        create_server(None, Settings()),
-        FakeScheduler(),
-        RewriteRequest(Snapshot(URI, 1, TEXT), 0, 1),
-    )
-    server._models = ResidentModels(scheduler, scheduler)
-
+def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile(editor):
     def submit(*_):
-        server._models, done = None, Future()
+        editor.server._models = None
+        done = Future()
         done.set_result("rewritten")
         return done
 
-    scheduler.submit = submit
-    assert asyncio.run(server.rewrite(request)) == "rewritten"
+    editor.scheduler.submit = submit
+    assert asyncio.run(editor.server.rewrite(RewriteRequest(Snapshot(URI, 1, TEXT), 0, 1))) == "rewritten"

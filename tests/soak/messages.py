@@ -38,14 +38,19 @@ LONGEST_CONNECTION = 200
 """Batches of messages of a connection in this process."""
 NUM_BROKEN, NUM_SESSIONS = 2, 3
 """Processes that receive broken frames, and sessions of a daemon."""
-BREAKS = (
-    b"", b"Content-Length: 5", b"Content-Length: 10\r\n\r\n{}", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n",
-    b"Content-Length: -1\r\n\r\n", b"Content-Length: 0x10\r\n\r\n", b"Content-Length: 999999999999\r\n\r\n{}",
-    b"Content-Length: 1\r\n\r\n{}", b"Content-Length: 40\r\n\r\n{}", b"Content-Length: 1e3\r\n\r\n", b"\x00" * 70_000,
-    b"Content-Length: 3\r\nContent-Length: 2\r\n\r\n{}", b"Content-Length: 2\r\n\r\n{}Content-Length: 2",
-    b"X: 1\r\nContent-Length: 2\r\n\r\n{}", b"Content-Length: 2\n\n{}", b"Content-Type: x\r\n" * 50,
-    b"Content-Length: " + b"9" * 70_000,
+REFUSED = (
+    b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"Content-Length: -1\r\n\r\n", b"Content-Length: 0x10\r\n\r\n",
+    b"Content-Length: 999999999999\r\n\r\n{}", b"Content-Length: 300000000\r\n\r\n", b"Content-Length: 1e3\r\n\r\n",
+    b"\x00" * 70_000, b"Content-Length: 3\r\nContent-Length: 2\r\n\r\n{}", b"X: 1\r\nContent-Length: 2\r\n\r\n{}",
+    b"Content-Length: 2\n\n{}", b"Content-Type: x\r\n" * 50, b"Content-Length: " + b"9" * 70_000,
+    b"Content-Length: 0\r\n\r\n{}\r\nContent-Length: 2\r\n\r\n{}",
 )  # fmt: skip
+"""What no header of LSP is: the server ends the connection."""
+BREAKS = (
+    *REFUSED, b"", b"Content-Length: 5", b"Content-Length: 10\r\n\r\n{}", b"Content-Length: 1\r\n\r\n{}",
+    b"Content-Length: 40\r\n\r\n{}", b"Content-Length: 2\r\n\r\n{}Content-Length: 2",
+)  # fmt: skip
+"""The others are less than was promised, and wait for the end of the input."""
 
 
 def campaign(figures, folder, seed):
@@ -124,25 +129,29 @@ class Inbox:
 
 
 def _in_process(new_client, rng, figures, has_ended, _folder):
-    while not has_ended():
-        asyncio.run(_connection(new_client(rng), rng, figures, has_ended))
+    endings = [None, *BREAKS]
+    while endings or not has_ended():
+        ending = endings.pop() if endings else rng.choice((None, broken(rng)))
+        asyncio.run(_connection(new_client(rng), ending, rng, figures, has_ended))
 
 
-async def _connection(client, rng, figures, has_ended):
-    """One connection, which ends as clients end it or with a broken frame."""
+async def _connection(client, ending, rng, figures, has_ended):
+    """One connection, which ends with a broken frame, or without one as clients end it."""
     report = partial(figures.add, "unexpected")
     asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
     server = create_server(partial(Scheduler, open_echo), Settings())
     inbox = Inbox()
     reader = asyncio.StreamReader()
-    feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, rng, figures, has_ended))
+    feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, ending, rng, figures, has_ended))
     try:
         code = await serve(server, reader, inbox)
     except Exception as error:  # noqa: BLE001  (it ends the process)
         figures.add("crashes", f"{error!r} after {client.last}")
         return
-    is_broken = client.state != "ending"
-    if code != is_broken or (is_broken and not feeding.done()):
+    if not feeding.cancelled():
+        feeding.result()  # raises an error of this campaign
+    is_broken = client.state == "broken"
+    if code != is_broken or client.state not in ("broken", "ending"):
         figures.add("crashes", f"the connection ended early, or with {code}; {client.last}")
     if is_broken:  # a body of the wrong length may have been answered
         client.nameless.clear()
@@ -150,7 +159,7 @@ async def _connection(client, rng, figures, has_ended):
     client.finish()
 
 
-async def _feed(server, inbox, reader, client, rng, figures, has_ended):
+async def _feed(server, inbox, reader, client, ending, rng, figures, has_ended):
     feed = partial(_feed_all, inbox, reader, client, rng, figures)
     for _ in range(rng.randint(1, LONGEST_CONNECTION)):
         if has_ended() and client.state != "new":
@@ -164,11 +173,15 @@ async def _feed(server, inbox, reader, client, rng, figures, has_ended):
         if rng.random() < 0.1:
             await _wait(client.is_idle, inbox, client, figures)
     await _wait(client.is_idle, inbox, client, figures)
-    if client.state == "running" and rng.random() < 0.5:
+    if ending is None and client.state == "running":
         await feed([*client.end()])
-    else:
-        reader.feed_data(broken(rng))
-        reader.feed_eof()
+        return
+    client.state = "broken"
+    reader.feed_data(ending or b"")
+    if ending in REFUSED:
+        await asyncio.sleep(PATIENCE)  # the server ends meanwhile, and cancels this
+        figures.add("unexpected", f"the connection goes on after {ending[:60]}")
+    reader.feed_eof()
 
 
 async def _feed_all(inbox, reader, client, rng, figures, bodies):
