@@ -103,10 +103,13 @@ class Starter:
         self.started = []
         self._threads = []
 
-    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, **tree):
+    def __call__(self, denoiser=None, *, open_engine=None, rules=None, is_waited=True, num_sent_bytes=None, **tree):
+        """`num_sent_bytes` is the size of the buffer of sent bytes of each connection."""
         open_scheduler = partial(Scheduler, open_engine or engine_of(denoiser))
         settings = parse_settings(tree, parse_settings(UNHURRIED))
         server = HttpServer(("127.0.0.1", 0), open_scheduler, settings, (rules := rules or AccessRules()))
+        if num_sent_bytes is not None:  # connections inherit it
+            server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, num_sent_bytes)
         self.started.append(server)
         self._threads.append(run_in_thread(server))
         client = Client(server.port, rules.keys.get("operator", ""))
@@ -133,15 +136,21 @@ def wait_for_disconnect(client):
     wait_until(lambda: metric(client, "dg_lsp_disconnects_total") == 1)
 
 
-def raw(client, body, path="/infill", num_received_bytes=None):
-    """Sends a request on a connection that the test keeps, with this size of the buffer of received bytes."""
+def packed(path, body):
+    """A request as bytes."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode("latin-1") + data
+
+
+def connect(client, sent=b"", *, num_received_bytes=None, timeout=TIMEOUT):
+    """A connection that the test keeps, with this size of the buffer of received bytes, after a client sent bytes."""
     connection = socket.socket()
     if num_received_bytes is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_received_bytes)
-    connection.settimeout(TIMEOUT)
+    connection.settimeout(timeout)
     connection.connect(("127.0.0.1", client.port))
-    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body))
-    connection.sendall(head + body)
+    connection.sendall(sent)
     return connection
 
 

@@ -30,14 +30,18 @@ def test_llama_vims_warm_up_runs_no_step_and_selects_no_field(start):
     assert denoiser.num_steps == 0
 
 
-def test_a_warm_up_fills_the_prompt_cache(start):
+@pytest.mark.parametrize(
+    ("path", "body", "warm_up"),
+    [("/infill", GAP, {"n_predict": 0, "t_max_predict_ms": 1}), ("/completion", {"prompt": "a"}, {"n_predict": 0})],
+)
+def test_a_warm_up_fills_the_prompt_cache(start, path, body, warm_up):
     denoiser = ScriptedDenoiser("x")
     client = start(denoiser, rules=OPERATOR)
-    client.post("/infill", {**GAP, "n_predict": 0, "t_max_predict_ms": 1})
+    assert client.post(path, {**body, **warm_up}).tree["content"] == ""
     assert denoiser.num_steps == 0
     wait_until(lambda: denoiser.num_prefilled > 0)
     num_warm = denoiser.num_prefilled
-    timings = client.post("/infill", GAP).tree["timings"]
+    timings = client.post(path, body).tree["timings"]
     assert (timings["prompt_n"], timings["cache_n"]) == (0, num_warm)
 
 

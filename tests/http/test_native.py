@@ -1,7 +1,7 @@
 """`POST /completion`, and what llama.cpp's servers report of it: slots, tokens, canvases, and why it ended."""
 
 import pytest
-from http_server import GAP, OPERATOR
+from http_server import GAP
 
 from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 
@@ -29,13 +29,6 @@ def test_a_text_goes_on_until_its_end(client, path):
     diffusion = tree["diffusion"]
     assert (diffusion["blocks"], diffusion["canvas_tokens"]) == (2, 128)
     assert list(client.post(path, {**BODY, "response_fields": ["content"]}).tree) == ["content"]
-
-
-def test_a_prompt_is_only_decoded(start):
-    client = start(ScriptedDenoiser(story, tokens_per_step=64), rules=OPERATOR)
-    assert client.post("/completion", {**BODY, "n_predict": 0}).tree["content"] == ""
-    tree = client.post("/completion", {**BODY, "n_predict": 1}).tree
-    assert tree["timings"]["cache_n"] > 0
 
 
 def test_end_tokens_can_be_ignored_in_a_text_but_not_in_code(client):

@@ -5,22 +5,17 @@
 
 import http.client
 import json
-import socket
 from contextlib import ExitStack, closing, suppress
 
 import pytest
 from gates import TIMEOUT, wait_until
-from http_server import OPERATOR
+from http_server import OPERATOR, connect
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http import app, auth
 
 BODY = b'{"prompt":"a = "}'
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def connect(client):
-    return socket.create_connection(("127.0.0.1", client.port), timeout=TIMEOUT)
+HEALTH, DOCUMENT = (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path for path in (b"health", b"openapi.json"))
 
 
 def received(connection):
@@ -108,8 +103,7 @@ def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
     client = start(ScriptedDenoiser("x"))
     monkeypatch.setattr(auth, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
-    with connect(client) as trickling:
-        trickling.sendall(sent)
+    with connect(client, sent) as trickling:
         assert received(trickling)[:12] == answer
     monkeypatch.undo()  # on a busy machine this takes longer
     assert client.post("/infill", BODY).status == 200
@@ -122,30 +116,19 @@ def few_places(monkeypatch):
 
 def connect_and_keep(client):
     """A connection that is kept after an answer."""
-    kept = connect(client)
-    kept.sendall(HEALTH)
+    kept = connect(client, HEALTH)
     assert kept.recv(12) == b"HTTP/1.1 200"
     return kept
 
 
 def connect_deaf(client):
     """A connection whose client requests much and reads nothing."""
-    deaf = socket.socket()
-    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.settimeout(TIMEOUT)
-    deaf.connect(("127.0.0.1", client.port))
-    deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
-    return deaf
-
-
-def limit_sent_bytes(start):
-    start.started[-1]._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    return connect(client, DOCUMENT * 5, num_received_bytes=4096)
 
 
 @pytest.mark.parametrize("occupy", [connect, connect_and_keep, connect_deaf])
 def test_clients_that_wait_take_no_places(start, few_places, occupy):
-    client = start(ScriptedDenoiser("x"))
-    limit_sent_bytes(start)
+    client = start(ScriptedDenoiser("x"), num_sent_bytes=4096)
     with ExitStack() as stack:
         for _ in range(12):
             stack.enter_context(occupy(client))
@@ -154,9 +137,8 @@ def test_clients_that_wait_take_no_places(start, few_places, occupy):
 
 
 def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatch):
-    client = start(ScriptedDenoiser("x"))
+    client = start(ScriptedDenoiser("x"), num_sent_bytes=4096)
     monkeypatch.setattr(auth, "WRITE_SECONDS", 0.2)
-    limit_sent_bytes(start)
     with connect_deaf(client) as deaf:
         state = start.started[-1]._uvicorn.server_state
         wait_until(lambda: state.connections)

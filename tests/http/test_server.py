@@ -4,7 +4,7 @@ import socket
 from functools import partial
 
 import pytest
-from http_server import TIMEOUT, Client, engine_of, raw, run_in_thread
+from http_server import GAP, TIMEOUT, Client, connect, engine_of, packed, run_in_thread
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
@@ -23,7 +23,7 @@ def test_stopping_the_server_answers_waiting_requests(gated):
     server = make_server(engine_of(denoiser))
     serving = run_in_thread(server)
     client = Client(server.port).wait_ready()
-    with raw(client, b'{"input_prefix":"a = ","t_max_predict_ms":30000}') as connection:
+    with connect(client, packed("/infill", {**GAP, "t_max_predict_ms": 30_000})) as connection:
         assert denoiser.is_inside.wait(TIMEOUT)
         server.stop()
         received = b""

@@ -10,20 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 from chatty import HI, chatty
+from gates import Stepping
 from http_server import (
     GAP,
     OPERATOR,
     TIMEOUT,
     Client,
+    connect,
     engine_of,
     metric,
-    raw,
+    packed,
     wait_for_active,
     wait_for_disconnect,
     wait_until,
 )
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
+from dg_lsp.engine.audit import parse_line
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.auth import AccessRules
 
@@ -37,27 +40,36 @@ def post_segments(client, user, prefix):
     return client.post("/v1/completions", {"language": "python", "segments": segments, "user": user})
 
 
-def test_a_disconnect_stops_the_model_within_a_step(start, gated):
-    denoiser = gated(TEXT, tokens_per_step=1)
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])
+def test_a_disconnect_stops_the_model_within_a_step(start, is_streamed):
+    denoiser = Stepping(TEXT, tokens_per_step=1)
     client = start(denoiser)
-    connection = raw(client, b'{"input_prefix":"a = "}')
-    assert denoiser.is_inside.wait(TIMEOUT)
-    connection.close()
+    body = {"input_prefix": "a = ", "stream": is_streamed, "diffusing": True}
+    with connect(client, packed("/infill", body)) as connection:
+        wait_for_active(client, 1)
+        if is_streamed:
+            denoiser.allowed.release()
+            assert b"200 OK" in connection.recv(4096)
     wait_for_disconnect(client)
-    denoiser.go_on.set()
+    denoiser.allowed.release(2 * NUM_STEPS)
     assert client.post("/infill", GAP).tree["content"] == TEXT
-    assert denoiser.num_steps == 1 + NUM_STEPS
+    assert denoiser.num_steps <= is_streamed + 1 + NUM_STEPS
 
 
-def test_too_many_waiting_requests_are_refused_with_a_retry_time(start, gated, occupy, pool):
+def test_too_many_waiting_requests_are_refused_with_a_retry_time_and_logged(start, gated, occupy, pool, tmp_path):
+    log = tmp_path / "audit.jsonl"
     denoiser = gated("x")
-    client = start(denoiser, rules=AccessRules(max_queued=2))
+    client = start(denoiser, rules=AccessRules(max_queued=2), privacy={"audit_log": str(log)})
     with occupy(denoiser, client):
         waiting = pool.submit(client.post, "/infill", GAP)
         wait_for_active(client, 2)
-        reply = client.post("/infill", GAP)
+        reply = client.post("/infill", {**GAP, "language": "go"})
         assert (reply.status, reply.error["type"]) == (503, "unavailable_error")
         assert int(reply.headers["retry-after"]) > 0
+        wait_until(log.exists)
+        record = parse_line(log.read_bytes())
+        assert (record.endpoint, record.outcome, record.reason) == ("/infill", "refused", "503")
+        assert (record.task, record.language, record.steps) == ("line-end", "go", 0)
     assert waiting.result(TIMEOUT).tree["content"] == "x"
     assert client.post("/infill", GAP).status == 200
 
@@ -151,11 +163,10 @@ def test_totals_of_all_clients_are_for_the_operator(start_team, start):
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start):
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
-    client = start(denoiser, rules=AccessRules(max_queued=1))
-    start.started[-1]._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    client = start(denoiser, rules=AccessRules(max_queued=1), num_sent_bytes=4096)
     path, body = "/v1/chat/completions", {**HI, "stream": True, "diffusing": True}
     answered = f'dg_lsp_requests_total{{path="{path}",status="200"}}'
-    with raw(client, json.dumps(body).encode(), path, num_received_bytes=4096):
+    with connect(client, packed(path, body), num_received_bytes=4096):
         wait_until(lambda: denoiser.num_steps > 0 and metric(client, "dg_lsp_active_requests") == 0)
         assert metric(client, answered) == 0  # still sending
         assert client.post(path, {**body, "stream": False, "max_tokens": 1}).status == 200
@@ -248,21 +259,23 @@ def test_an_idle_model_is_unloaded_and_loaded_by_the_next_request(start):
 
 
 def test_metrics_count_requests_completions_and_steps(start):
-    client = start(ScriptedDenoiser("x", tokens_per_step=1), rules=OPERATOR)
-    client.post("/infill", GAP)
-    client.post("/infill", {"input_prefix": 1})
+    fill = lambda prefix, _suffix: "x" if prefix == "a = " else ""  # noqa: E731
+    client = start(ScriptedDenoiser(fill, tokens_per_step=1), rules=OPERATOR)
+    for body in (GAP, {"input_prefix": "b = "}, {"input_prefix": 1}):
+        client.post("/infill", body)
     client.get("/nowhere/never-a-label")
     reply = client.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     rows = {
-        'dg_lsp_requests_total{path="/infill",status="200"}': 1,
+        'dg_lsp_requests_total{path="/infill",status="200"}': 2,
         'dg_lsp_requests_total{path="/infill",status="400"}': 1,
         'dg_lsp_requests_total{path="other",status="404"}': 1,
-        'dg_lsp_request_seconds_count{path="/infill"}': 2,
-        'dg_lsp_request_seconds_bucket{le="+Inf",path="/infill"}': 2,
-        "dg_lsp_steps_total": 2,
+        'dg_lsp_request_seconds_count{path="/infill"}': 3,
+        'dg_lsp_request_seconds_bucket{le="+Inf",path="/infill"}': 3,
+        "dg_lsp_steps_total": 3,
         'dg_lsp_completions_total{decoder="diffusion",shown="yes"}': 1,
-        'dg_lsp_tokens_total{kind="output"}': 2,
+        'dg_lsp_completions_total{decoder="diffusion",shown="no"}': 1,
+        'dg_lsp_tokens_total{kind="output"}': 3,
     }
     assert {row: metric(client, row) for row in rows} == rows
     assert b"never-a-label" not in reply.body

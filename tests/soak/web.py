@@ -22,7 +22,7 @@ from http.client import HTTPException, HTTPResponse
 import psutil
 from e2e.conftest import Launcher
 from gates import wait_until
-from http_server import Client, choices, metric
+from http_server import Client, choices, connect, metric, packed
 
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
@@ -125,13 +125,6 @@ def text_of(reply):
     return reply.tree["content"] if "content" in reply.tree else reply.tree["choices"][0]["text"]
 
 
-def packed(path, body):
-    """A request as bytes."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\n{HEAD}Content-Length: {len(data)}\r\n\r\n"
-    return head.encode("latin-1") + data
-
-
 def be_ordinary(server, figures, known, rng):
     """Sends one request after another, and compares the texts."""
     client = Client(server.port)
@@ -156,13 +149,9 @@ def be_ordinary(server, figures, known, rng):
 # hostile clients
 
 
-def connect(server):
-    return socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT)
-
-
 def exchange(server, *pieces, pause=0.0, method="POST", is_cut=False):
     """Sends pieces with pauses; returns the status, headers and body of the answer, or nothing if there is none."""
-    with connect(server) as connection:  # which the server may close before all is sent
+    with connect(server, timeout=LIMIT) as connection:  # which the server may close before all is sent
         with suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 connection.sendall(piece)
@@ -277,8 +266,8 @@ def aborted(server, rng):
     """A client that is gone before its request is whole, or while its answer is sent."""
     stream = {"prompt": "def f(a, b):\n    ", "suffix": "\n", "stream": True, "diffusing": True, "max_tokens": 64}
     body = packed("/infill", b" " * 100_000)
-    connection = connect(server)
-    connection.sendall(rng.choice((packed("/v1/completions", stream), body[: rng.randrange(len(body))])))
+    sent = rng.choice((packed("/v1/completions", stream), body[: rng.randrange(len(body))]))
+    connection = connect(server, sent, timeout=LIMIT)
     if rng.random() < 0.4:
         connection.settimeout(1)
         with suppress(OSError):
