@@ -44,37 +44,41 @@ def server(module_start):
     return module_start(denoiser), denoiser
 
 
+def read(path, reply, *, is_streamed):
+    """The completion, text and reason of each part of an answer; all but the last part of a completion have none."""
+    if path.startswith("/v1/"):
+        trees = chunks(reply) if is_streamed else [reply.tree]
+        choices = [choice for tree in trees for choice in tree["choices"]]
+        return [(choice["index"], choice["text"], choice["finish_reason"]) for choice in choices]
+    assert is_streamed or b"\n" not in reply.body  # llama.vim reads one line
+    trees = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
+    trees = trees if isinstance(trees, list) else [trees]
+    assert all(tree["stop"] is ("stop_type" in tree) for tree in trees)
+    return [(tree["index"], tree["content"], tree.get("stop_type")) for tree in trees]
+
+
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", ENDINGS)
 def test_the_text_and_the_reason_of_its_end(server, name, is_streamed):
     path, fill, body, text, reason = ENDINGS[name]
     client, denoiser = server
     denoiser._fill = lambda prefix, _suffix: fill.removeprefix(prefix) if fill is STORY else fill
-    reply = client.post(path, {**body, "stream": is_streamed})
-    if path.startswith("/v1/"):
-        pieces = [chunk["choices"][0] for chunk in (chunks(reply) if is_streamed else [reply.tree])]
-        assert ("".join(piece["text"] for piece in pieces), pieces[-1]["finish_reason"]) == (text, reason)
-        return
-    pieces = [json.loads(event) for event in reply.events] if is_streamed else [reply.tree]
-    assert ("".join(piece["content"] for piece in pieces), pieces[-1]["stop_type"]) == (text, reason)
-    assert [piece["stop"] for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-    assert is_streamed or b"\n" not in reply.body  # llama.vim reads one line
+    parts = read(path, client.post(path, {**body, "stream": is_streamed}), is_streamed=is_streamed)
+    assert "".join(part for _, part, _ in parts) == text
+    assert [reason for *_, reason in parts] == [None] * (len(parts) - 1) + [reason]
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("path", ["/infill", "/v1/completions"])
-def test_each_of_several_completions_has_its_own_reason(server, path, is_streamed):
+@pytest.mark.parametrize(
+    ("path", "body", "reasons"),
+    [
+        ("/infill", {"input_prefix": "x = ", "input_suffix": "\n", "n_cmpl": 2}, ("eos", "limit")),
+        ("/v1/completions", {"prompt": "x = ", "suffix": "\n", "n": 2}, ("stop", "length")),
+    ],
+)
+def test_each_of_several_completions_has_its_own_reason(server, path, body, reasons, is_streamed):
     client, denoiser = server
     denoiser._fill = ["total", "width\n+ 1"]
-    body = {"input_prefix": "x = ", "input_suffix": "\n", "prompt": "", "suffix": "\n", "n_cmpl": 2, "n": 2}
-    reply = client.post(path, {**body, "prompt": "x = " if path != "/infill" else "", "stream": is_streamed})
-    if path == "/infill":
-        trees = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
-        ends = [(tree["index"], tree["stop_type"]) for tree in trees if tree["stop"]]
-        texts = [tree["content"] for tree in trees if tree["content"]]
-        assert (ends, texts) == ([(0, "eos"), (1, "limit")], ["total", "width"])
-        return
-    choices = [choice for tree in (chunks(reply) if is_streamed else [reply.tree]) for choice in tree["choices"]]
-    ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"]]
-    texts = [choice["text"] for choice in choices if choice["text"]]
-    assert (ends, texts) == ([(0, "stop"), (1, "length")], ["total", "width"])
+    parts = read(path, client.post(path, {**body, "stream": is_streamed}), is_streamed=is_streamed)
+    assert [part for _, part, _ in parts if part] == ["total", "width"]
+    assert [(index, reason) for index, _, reason in parts if reason] == [*enumerate(reasons)]
