@@ -23,10 +23,17 @@ def test_the_tutorial_shows_grey_text_in_an_editor(launcher):
     client.check()
 
 
-def test_a_tcp_server_answers_no_client_without_its_token(launcher):
+@pytest.fixture
+def tcp(launcher):
+    """A client whose server listens, its port and its token."""
     client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
-    port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
+    port = client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1]
     token = client.wait_until(lambda: re.search(r"initializationOptions\.token = (\S+)\n", client.stderr))[1]
+    return client, int(port), token
+
+
+def test_a_tcp_server_answers_no_client_without_its_token(tcp):
+    client, port, token = tcp
     wrong = (None, "", token[:-1], f"{token}x", token.swapcase(), [token], {"token": token}, 0, "é" * len(token))
     options = (*({"token": value} for value in wrong), {}, None, [token], token, 7)
     messages = [client.encode(id=1, method="initialize", params={"initializationOptions": given}) for given in options]
@@ -39,18 +46,14 @@ def test_a_tcp_server_answers_no_client_without_its_token(launcher):
             stranger.shutdown(socket.SHUT_WR)
             answer = stranger.makefile("rb").read()
         assert b'"result"' not in answer, message
+        assert (b"initializationOptions.token" in answer) is (b'"jsonrpc"' in message)
         assert token.encode() not in answer, message
     assert not client.has_ended
 
 
 @pytest.mark.parametrize("is_exit", [True, False], ids=["exit", "disconnect"])
-def test_a_tcp_server_serves_one_client_and_ends_with_it(launcher, is_exit):
-    client = launcher.launch([*COMMAND, "--tcp", "127.0.0.1:0"])
-    port = int(client.wait_until(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", client.stderr))[1])
-    token = client.wait_until(lambda: re.search(r"initializationOptions\.token = (\S+)\n", client.stderr))[1]
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(client.encode(id=1, method="initialize", params={}))
-        assert b"initializationOptions.token" in stranger.recv(4096)
+def test_a_tcp_server_serves_one_client_and_ends_with_it(tcp, is_exit):
+    client, port, token = tcp
     with socket.create_connection(("127.0.0.1", port)) as connection, connection.makefile("rwb") as stream:
         client.connect(stream, stream)
         client.begin("self.items = \n", token=token)

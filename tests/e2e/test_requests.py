@@ -1,6 +1,7 @@
-"""Concurrent requests: the newest wins, cancelled ones stop, and every id is answered exactly once."""
+"""Concurrent requests: the newest wins, cancelled ones stop, and every id is answered exactly once.
 
-import json
+`soak/messages.py` compares the text that each of many requests sees with the buffer at its time.
+"""
 
 OTHER = "file:///project/other.py"
 METHOD = "textDocument/inlineCompletion"
@@ -34,24 +35,6 @@ def test_the_newest_request_of_a_document_wins(session, steps):
     assert client.is_cancelled(stale)
     assert len(client.items(fresh)) == 1
     assert steps().count("s") < 30  # of 40
-
-
-def test_each_request_uses_the_buffer_at_its_time(session):
-    """Everything arrives in one write; edits between two requests affect only the second."""
-    client = session("echo", "")
-    client.open("", uri=OTHER)
-    sent, ids = b"", []
-    for number, uri in enumerate([client.URI, OTHER]):
-        for text in (f"before {number}", "after"):
-            whole = {"textDocument": {"uri": uri, "version": 2}, "contentChanges": [{"text": text}]}
-            sent += client.encode(method="textDocument/didChange", params=whole)
-            if text != "after":
-                ids.append(f"piece{number}")
-                sent += client.encode(id=ids[-1], method=METHOD, params=client.completion(0, 3, uri=uri))
-    client.requested += ids
-    client.send_bytes(sent)
-    seen = [json.loads(item["insertText"])["text"] for msg_id in ids for item in client.items(msg_id)]
-    assert seen == ["before 0", "before 1"]
 
 
 def test_cancellations_and_requests_in_one_write(session):

@@ -36,9 +36,23 @@ def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
     assert client.stderr == ""
 
 
-def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
-    client = launcher.scripted("slow", deaf=True)
-    client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+@pytest.fixture
+def deaf(start):
+    """A client that has sent `initialize` and reads nothing; the server ends without an error."""
+    clients = []
+
+    def begin(scenario):
+        clients.append(start(scenario, deaf=True))
+        clients[-1].request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+        return clients[-1]
+
+    yield begin
+    for client in clients:
+        assert client.stderr == ""
+
+
+def test_a_client_that_closes_its_input_causes_no_traceback(deaf, steps):
+    client = deaf("slow")
     client.notify("initialized", {})
     client.open("s\n")
     client.complete(0, 1)
@@ -47,13 +61,11 @@ def test_a_client_that_closes_its_input_causes_no_traceback(launcher, steps):
     client.complete(0, 1)
     client.out.close()
     assert client.process.wait(60) == 1
-    assert client.stderr == ""
 
 
 @pytest.mark.parametrize(("is_closed", "code"), [(True, 1), (False, 0)], ids=["input closed", "after exit"])
-def test_the_server_ends_although_the_client_reads_nothing(launcher, is_closed, code):
-    client = launcher.scripted("fill", deaf=True)
-    client.request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
+def test_the_server_ends_although_the_client_reads_nothing(deaf, is_closed, code):
+    client = deaf("fill")
     for _ in range(3000):  # their answers are more than a pipe holds
         client.request("unknown", {})
     if is_closed:
@@ -62,4 +74,3 @@ def test_the_server_ends_although_the_client_reads_nothing(launcher, is_closed, 
         client.request("shutdown")
         client.notify("exit", None)
     assert client.process.wait(60) == code
-    assert client.stderr == ""
