@@ -107,6 +107,12 @@ class Editor:
             self.wait(lambda: self.lua(IS_READY), "the server is not ready")
         return self.path
 
+    def show(self, keys, ghost, text="", name=None):
+        """Opens a new file, types, and waits for this ghost text."""
+        self.open(text, name)
+        self.keys(keys)
+        self.wait_ghost(ghost)
+
     def keys(self, keys):
         self.nvim.input(keys)
 
@@ -149,6 +155,11 @@ class Editor:
         """The report of :checkhealth."""
         self.nvim.command("checkhealth dg_lsp")
         return "\n".join(self.lines)
+
+    @property
+    def status(self):
+        """The text for a status line."""
+        return self.lua("return require('dg_lsp').status()")
 
     @property
     def notifications(self):

@@ -76,6 +76,6 @@ def test_nothing_of_a_folder_of_traps_is_executed_or_obeyed(launch, tmp_path, ki
     row = SAMPLE.splitlines().index("        self.size =")
     editor.keys(f"{row + 1}GA name")
     editor.rest()
-    assert "dg-mini" in editor.lua("return require('dg_lsp').status()")
+    assert "dg-mini" in editor.status
     assert executed(tmp_path / "marks") == []
     editor.close()

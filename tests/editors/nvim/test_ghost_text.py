@@ -13,14 +13,11 @@ from dg_lsp.daemon.endpoint import Endpoint
 
 HELLO = "(name):"
 BLOCK = "# later\n# than you think\n# it is"
-HOUR_MS = 3_600_000
 SHARED = Path(__file__).parents[2] / "e2e/scripted_daemon.py"
 
 
 def test_tab_accepts_ghost_text_after_an_emoji_and_undo_removes_it(editor):
-    editor.open("# é😋\n")
-    editor.keys("Gos = 'é😋' + ")
-    editor.wait_ghost("str(3)")
+    editor.show("Gos = 'é😋' + ", "str(3)", "# é😋\n")
     assert editor.lines == ["# é😋", "s = 'é😋' + "]
     editor.keys("<Tab>")
     editor.wait_lines("# é😋", "s = 'é😋' + str(3)")
@@ -43,9 +40,7 @@ def test_a_block_is_shown_below_the_line_and_accepted_whole(editor, newline):
 
 
 def test_a_word_is_accepted_then_another_then_the_rest(editor):
-    editor.open()
-    editor.keys("idef good")
-    editor.wait_ghost("_night(moon, stars):")
+    editor.show("idef good", "_night(moon, stars):")
     editor.keys("<M-Right>")
     editor.wait_ghost("(moon, stars):")
     assert editor.lines == ["def good_night"]
@@ -57,9 +52,7 @@ def test_a_word_is_accepted_then_another_then_the_rest(editor):
 
 
 def test_ghost_text_is_accepted_line_by_line(editor):
-    editor.open("# It is:\n")
-    editor.keys("o")
-    editor.wait_ghost(BLOCK)
+    editor.show("o", BLOCK, "# It is:\n")
     editor.hold.touch()
     editor.keys("<M-Down>")
     editor.wait_lines("# It is:", "# later")
@@ -72,17 +65,13 @@ def test_ghost_text_is_accepted_line_by_line(editor):
 
 
 def test_the_server_receives_what_was_shown_and_how_much_was_accepted(editor):
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost(HELLO)
+    editor.show("idef hello", HELLO)
     [shown] = editor.wait(lambda: editor.received("textDocument/didShowCompletion"))
     name = shown["item"]["command"]["arguments"][0]
     editor.keys("<M-Right>")
     [part] = editor.wait(lambda: editor.received("textDocument/didPartiallyAcceptCompletion"))
     assert (part["item"], part["acceptedLength"]) == (shown["item"], len("("))
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost(HELLO)
+    editor.show("idef hello", HELLO)
     editor.keys("<Tab>")
     [run] = editor.wait(lambda: editor.received("workspace/executeCommand"))
     assert run["command"] == "dg-lsp.accepted"
@@ -90,9 +79,7 @@ def test_the_server_receives_what_was_shown_and_how_much_was_accepted(editor):
 
 
 def test_typing_the_ghost_text_keeps_it_and_other_text_removes_it_at_once(editor):
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost(HELLO)
+    editor.show("idef hello", HELLO)
     editor.hold.touch()
     for number in (1, 2):
         editor.keys(HELLO[number - 1])
@@ -104,9 +91,7 @@ def test_typing_the_ghost_text_keeps_it_and_other_text_removes_it_at_once(editor
 
 @pytest.mark.parametrize(("remove", "typed"), [("<Esc>", "Ao"), ("<C-]>", "o")], ids=["normal mode", "dismissed"])
 def test_removed_ghost_text_is_back_after_the_next_key(editor, remove, typed):
-    editor.open()
-    editor.keys("idef hell")
-    editor.wait_ghost("o" + HELLO)
+    editor.show("idef hell", "o" + HELLO)
     editor.keys(remove)
     editor.wait(lambda: not editor.ghosts)
     editor.keys(typed)
@@ -116,7 +101,7 @@ def test_removed_ghost_text_is_back_after_the_next_key(editor, remove, typed):
 def test_no_completion_is_requested_while_completions_are_off(editor):
     editor.open()
     editor.nvim.command("DgToggle")
-    assert "off" in editor.lua("return require('dg_lsp').status()")
+    assert "off" in editor.status
     for _ in range(2):
         editor.open()
         editor.keys("idef hell")
@@ -144,17 +129,7 @@ def set_completion(editor):
     """`set_completion(trigger="manual")` changes settings of the server for one test."""
     editor.open()
     yield lambda **changes: editor.lua(SET, changes)
-    editor.lua(SET, {"trigger": "auto", "lines": "auto", "debounce_ms": 0})
-
-
-def test_completions_wait_for_a_pause_in_typing(editor, set_completion):
-    set_completion(debounce_ms=HOUR_MS)
-    editor.keys("idef hell")
-    editor.rest()
-    assert editor.ghosts == []
-    set_completion(debounce_ms=0)
-    editor.keys("o")
-    editor.wait_ghost(HELLO)
+    editor.lua(SET, {"trigger": "auto"})
 
 
 @pytest.mark.parametrize("key", ["<M-Bslash>", "<C-g>"], ids=["default key", "own key"])
@@ -176,35 +151,21 @@ def test_completions_come_only_by_a_key_with_a_manual_trigger(editor, set_comple
 
 def test_the_status_line_has_the_reason_why_a_requested_completion_is_missing(editor):
     editor.open()
-    status = lambda: editor.lua("return require('dg_lsp').status()")  # noqa: E731
     editor.keys("ix = ")
     editor.rest()  # the automatic request of the last key comes before the requested one
-    assert "the result is empty" not in status()
+    assert "the result is empty" not in editor.status
     editor.keys("<M-Bslash>")
-    editor.wait(lambda: "There is no completion: the result is empty." in status(), "no reason")
+    editor.wait(lambda: "There is no completion: the result is empty." in editor.status, "no reason")
     editor.keys("<CR>def hell")
     editor.wait_ghost("o" + HELLO)
-    assert "the result is empty" not in status()
-
-
-def test_ghost_text_of_one_line(editor, set_completion):
-    start = "# It is:\n"
-    for lines, num in (("auto", 3), ("single", 1)):
-        editor.open(start + "\n")
-        set_completion(lines=lines)
-        editor.keys("Gi")
-        editor.wait(lambda: editor.ghosts)
-        assert len(editor.ghost.split("\n")) == num
-        editor.keys("<Esc>")
+    assert "the result is empty" not in editor.status
 
 
 def test_snoozed_ghost_text_is_back_after_the_pause(editor):
-    editor.open()
-    editor.keys("idef hell")
-    editor.wait_ghost("o" + HELLO)
+    editor.show("idef hell", "o" + HELLO)
     editor.nvim.command("DgSnooze 30")
     assert editor.ghosts == []
-    assert re.search(r"off until \d\d:\d\d", editor.lua("return require('dg_lsp').status()"))
+    assert re.search(r"off until \d\d:\d\d", editor.status)
     editor.nvim.command("DgStatus")
     assert "off until" in editor.notifications[-1]
     before = len(editor.received("textDocument/inlineCompletion"))
@@ -213,7 +174,7 @@ def test_snoozed_ghost_text_is_back_after_the_pause(editor):
     assert (len(editor.received("textDocument/inlineCompletion")), editor.ghosts) == (before, [])
     editor.lua("require('dg_lsp').snooze(0.001)")  # replaces the longer pause
     editor.wait_ghost(HELLO)
-    assert "off" not in editor.lua("return require('dg_lsp').status()")
+    assert "off" not in editor.status
 
 
 def test_toggle_ends_a_snooze_and_other_arguments_are_rejected(editor):
@@ -239,9 +200,7 @@ def test_a_mapping_that_has_the_key_to_accept_is_reported_once(launch, kind):
     use_key = "vim.g.dg_lsp = vim.tbl_extend('force', vim.g.dg_lsp, { keys = { accept = ... } })"
     for key, num_warnings in ((False, 0), ("<Tab>", 1), ("<Tab>", 0)):
         editor.lua(use_key, key)
-        editor.open()
-        editor.keys("idef hello")
-        editor.wait_ghost(HELLO)
+        editor.show("idef hello", HELLO)
         assert sum('keys = { accept = "<C-y>" }' in message for message in editor.notifications) == num_warnings
     editor.keys("<Tab>")
     editor.wait(lambda: editor.lua("return tabs") == 1)
@@ -255,9 +214,7 @@ def test_ghost_text_is_back_after_the_daemon_was_killed(launch, kind, is_project
     endpoint = Endpoint(editor.directory / "no-daemon")
     if is_project:
         (editor.directory / "pyproject.toml").touch()
-    editor.open()
-    editor.keys("is = ")
-    editor.wait_ghost("total(0)")
+    editor.show("is = ", "total(0)")
     for number in range(1, 4):
         kill(endpoint)
         editor.keys(f"{number} + ")

@@ -66,9 +66,7 @@ def test_checkhealth_reports_options_that_do_not_exist(launch):
 @pytest.mark.parametrize("kind", ["0.12", "0.12-own"])
 def test_neovims_own_inline_completion_causes_no_second_request(launch, kind):
     editor = launch(kind, more="vim.lsp.inline_completion.enable()\n")
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost("(name):")
+    editor.show("idef hello", "(name):")
     assert len(editor.received("textDocument/inlineCompletion")) == 1
     [(*_, drawn_by)] = editor.ghosts
     assert drawn_by == ("dg_lsp" if kind == "0.12-own" else "nvim.lsp.inline_completion")
@@ -109,9 +107,7 @@ def check_installed(editor, folder):
     """The plugin is loaded from that folder only, and shows ghost text."""
     loaded = editor.lua("return vim.api.nvim_get_runtime_file('lua/dg_lsp/init.lua', true)")
     assert [Path(path).is_relative_to(folder) for path in loaded] == [True]
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost("(name):")
+    editor.show("idef hello", "(name):")
     editor.close()
 
 

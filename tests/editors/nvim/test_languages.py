@@ -10,9 +10,7 @@ STATE = "local status = require('dg_lsp.status').of(0); return status and status
 
 def test_files_get_ghost_text_without_a_setting_and_other_buffers_have_no_server(editor):
     for name in ("a.ts", "COMMIT_EDITMSG"):
-        editor.open(name=name)
-        editor.keys("is =")
-        editor.wait_ghost(" 'é😋' + str(3)")
+        editor.show("is =", " 'é😋' + str(3)", name=name)
     editor.keys("<Esc>")
     for command in ("help", "copen", "new | setlocal buftype=nofile filetype=markdown"):
         editor.nvim.command(f"{command} | only")
@@ -24,7 +22,7 @@ def test_the_status_names_why_the_bundled_model_completes_no_typescript(launch):
     editor = launch("0.12", cmd=SERVER)
     editor.open("const total = 1;\n", name="a.ts", wait=False)
     editor.wait(lambda: editor.lua(STATE) == "unsupported", "no such status")
-    assert editor.lua("return require('dg_lsp').status()") == "dg-lsp · unsupported · dg-mini"
+    assert editor.status == "dg-lsp · unsupported · dg-mini"
     editor.keys("Goconst sum = ")
     editor.rest()
     assert editor.ghosts == []

@@ -97,13 +97,13 @@ def test_a_rewrite_can_be_cancelled(editor):
     editor.open(SOURCE)
     editor.hold.touch()
     editor.nvim.command("2DgRewrite double it")
-    editor.wait(lambda: "double it" in editor.lua("return require('dg_lsp').status()"))
+    editor.wait(lambda: "double it" in editor.status)
     editor.nvim.command("DgCancel")
     editor.wait(lambda: editor.received("window/workDoneProgress/cancel"))
     editor.hold.unlink()
     assert not done(editor)["applied"]
     assert editor.lines == SOURCE.splitlines()
-    assert "double it" not in editor.lua("return require('dg_lsp').status()")
+    assert "double it" not in editor.status
     editor.nvim.command("DgCancel")
     assert editor.notifications[-1] == "dg-lsp: no rewrite is running"
 
@@ -133,11 +133,9 @@ def test_the_reason_for_ghost_text_at_the_cursor_and_for_none(editor):
     assert "dg-lsp: ghost text is off; :DgToggle turns it on" in editor.notifications
 
 
-def test_the_status_has_model_time_and_counts(editor):
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost("(name):")
-    editor.wait(lambda: " ms" in editor.lua("return require('dg_lsp').status()"))
+def test_the_status_has_model_time_counts_and_the_useful_edits_of_the_day(editor):
+    editor.show("idef hello", "(name):")
+    editor.wait(lambda: " ms" in editor.status)
     editor.wait(
         lambda: editor.lua("return require('dg_lsp.status').of(0).dgLsp.shown") >= 1, "no shown completion is counted"
     )
@@ -145,18 +143,12 @@ def test_the_status_has_model_time_and_counts(editor):
     [message] = editor.notifications
     assert message.startswith("dg-lsp · ready · scripted · ")
     assert json.loads(message.split("\n")[1].split(" ")[0]) >= 1
-
-
-def test_the_status_counts_the_useful_edits_of_the_day(editor):
-    editor.open()
-    editor.keys("idef hello")
-    editor.wait_ghost("(name):")
     editor.keys("<Tab>")
     editor.wait_lines("def hello(name):")
     editor.wait(lambda: editor.received("workspace/executeCommand"))
     editor.open()  # a closed document is judged at once
     pattern = re.compile(r"dg-lsp · ready · scripted · .*\d+ useful today, median \d+ ms")
-    editor.wait(lambda: pattern.fullmatch(editor.lua("return require('dg_lsp').status()")))
+    editor.wait(lambda: pattern.fullmatch(editor.status))
 
 
 def test_a_status_line_executes_no_text_of_a_file(editor):
@@ -165,7 +157,7 @@ def test_a_status_line_executes_no_text_of_a_file(editor):
     editor.nvim.command("set laststatus=2 statusline=%{%v:lua.require'dg_lsp'.status()%}")
     editor.hold.touch()
     editor.nvim.command("2DgRewrite %{execute('let g:executed=1')} x")
-    editor.wait(lambda: "executed" in editor.lua("return require('dg_lsp').status()"))
+    editor.wait(lambda: "executed" in editor.status)
     editor.nvim.command("redrawstatus!")
     editor.hold.unlink()
     done(editor)
