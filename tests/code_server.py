@@ -248,6 +248,12 @@ class Window:
         self.focus()
         self.press("End", 35, ctrl=True)
 
+    def show(self, text):
+        """Types a text behind the last character; returns the ghost text that follows it."""
+        self.to_end()
+        self.type(text)
+        return self.until_ghost()
+
     def to_line(self, number):
         """Moves the cursor to the first character of a line, counted from 1, that is no space."""
         self.focus()

@@ -15,9 +15,7 @@ from dg_lsp.daemon.endpoint import Endpoint
 
 def test_a_word_of_a_completion_can_be_accepted(open_window):
     window = open_window("def f(a):\n    total = a\n", fill="return total")
-    window.to_end()
-    window.type("    ")
-    assert window.until_ghost() == "return total"
+    assert window.show("    ") == "return total"
     window.press("ArrowRight", 39, ctrl=True)
     until(lambda: window.ghost == " total", lambda: window.ghost)
     window.press("Escape", 27)
@@ -87,9 +85,7 @@ def test_the_setting_of_a_language_is_named_and_turned_on_by_the_command(open_wi
     window.until(f"!{window.STATUS}.textContent.includes('off')", "it stays off")
     changed = json.loads((window.file.parent / ".vscode/settings.json").read_text())
     assert (changed["[python]"], "dg-lsp.enable" in changed) == ({"dg-lsp.enable": True}, False)
-    window.to_end()
-    window.type("    ")
-    assert window.until_ghost() == "return total"
+    assert window.show("    ") == "return total"
     window.command("dg-lsp: Why Is There Nothing?")
     window.until_text(".notification-list-item-message", "probable, after")
 
@@ -106,9 +102,7 @@ def test_in_a_workspace_of_several_folders_the_setting_of_the_files_folder_is_tu
     changed = json.loads((folder / ".vscode/settings.json").read_text())
     assert (changed["[python]"] if is_of_language else changed)["dg-lsp.enable"] is True
     assert json.loads(folder.with_suffix(".code-workspace").read_text())["settings"] == on
-    window.to_end()
-    window.type("    ")
-    assert window.until_ghost() == "return total"
+    assert window.show("    ") == "return total"
 
 
 def test_vs_codes_own_switch_is_named(open_window):
@@ -156,9 +150,7 @@ def test_ghost_text_is_back_after_the_daemon_was_killed(open_window, tmp_path):
     """Typing is enough, also after more crashes than VS Code's client accepts by default."""
     endpoint = Endpoint(tmp_path / "daemon")
     window = open_window("s = 0\n", fill="count", daemon=endpoint.folder)
-    window.to_end()
-    window.type("s = ")
-    assert window.until_ghost() == "total(0)"
+    assert window.show("s = ") == "total(0)"
     num_typed = 0
 
     def type_on():

@@ -126,6 +126,4 @@ def test_without_uv_the_interpreter_of_the_python_extension_installs_the_wheel(b
         assert (package / "models/dg-mini.gguf").exists()
         commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
         assert any(f"{made}/bin/dg-lsp" in command for command in commands)
-        window.to_end()
-        window.type("        return ")
-        assert window.until_ghost()
+        assert window.show("        return ")

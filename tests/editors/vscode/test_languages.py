@@ -3,16 +3,12 @@
 
 def test_a_typescript_file_and_an_untitled_one_need_no_setting(open_window):
     window = open_window("const total = 1;\n", name="store.ts", fill="total + 1")
-    window.to_end()
-    window.type("const sum = ")
-    assert window.until_ghost() == "total + 1"
+    assert window.show("const sum = ") == "total + 1"
     window.press("Tab", 9)
     window.until_saved("const total = 1;\nconst sum = total + 1")
     tab = "document.querySelector('.tab.active[data-resource-name=\"Untitled-1\"]')"
     window.press_until(tab, "no untitled file", "n", 78, ctrl=True)
-    window.to_end()
-    window.type("sum = ")
-    assert window.until_ghost() == "total + 1"
+    assert window.show("sum = ") == "total + 1"
 
 
 def test_the_status_is_off_where_the_settings_leave_out_every_open_language(open_window):
