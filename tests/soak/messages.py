@@ -21,7 +21,7 @@ import language_client
 import psutil
 from e2e.conftest import Launcher
 from e2e.scripted_server import open_echo
-from shared_daemon import SCRIPTED, Shared
+from shared_daemon import SCRIPTED, Shared, wait_until
 
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import create_server, serve
@@ -327,10 +327,9 @@ def _daemon(new_client, rng, figures, has_ended, folder):
     for session in sessions:
         session.join()
     shared.dg_lsp("daemon", "stop")
-    deadline = time.monotonic() + 60
-    while shared.daemons() and time.monotonic() < deadline:  # the process ends after its lock is free
-        time.sleep(0.05)
-    if shared.daemons():
+    try:
+        wait_until(lambda: not shared.daemons(), pause=0.05)  # the process ends after its lock is free
+    except AssertionError:
         figures.add("unexpected", "the daemon does not end")
         shared.end()
     if log := shared.endpoint.log.read_text(errors="replace"):
