@@ -60,11 +60,12 @@ class TextModel:
     def position(self, offset, encoding):
         """Position of an index into the text; between CR and LF, the line's end."""
         for number, (start, end) in enumerate(self.lines()):
+            last = number, start, min(offset, end)
             is_inside = offset == end + 1 and self.text[end : end + 2] == "\r\n"
             if offset <= end or is_inside:
                 break
-        before = self.text[start : min(offset, end)]
-        return {"line": number, "character": sum(units(char, encoding) for char in before)}
+        number, start, end = last
+        return {"line": number, "character": sum(units(char, encoding) for char in self.text[start:end])}
 
     def span(self, where, encoding):
         """The ends of a range, in ascending order."""

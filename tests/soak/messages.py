@@ -59,12 +59,11 @@ def campaign(figures, folder, seed):
     known = {*manager.features, *manager.builtin_features, "$/cancelRequest"}
     # a second `initialized` only loads the model again
     methods = sorted(known - {*AT_END, "initialized"})
-    bundled = {"share_of_completions": 0.02, "sees_texts": False}
     parts = {
         "in this process": (0.76, _in_process, {}),
         "echo": (0.12, partial(_process, ECHO), {}),
         "daemon": (0.06, _daemon, {}),
-        "bundled": (0.06, partial(_process, BUNDLED), bundled),
+        "bundled": (0.06, partial(_process, BUNDLED), {"share_of_completions": 0.02, "sees_texts": False}),
     }
     for part, (share, send, options) in parts.items():
         rng = random.Random(f"{seed} {part}")
