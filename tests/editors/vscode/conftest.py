@@ -73,7 +73,8 @@ def opened(
     if workspace is not None:
         window.until_label("dg-lsp is not installed: ")
         folders.append({"path": folder.name})
-        with root.open("r+") as opened_file:  # in place: where the file is missing or empty, VS Code loads the page anew
+        # in place: where the file is missing or empty, VS Code loads the page anew
+        with root.open("r+") as opened_file:
             opened_file.write(json.dumps({"folders": folders, "settings": workspace}))
     if has_server:
         window.until_status("scripted" if fill else "dg-mini")
