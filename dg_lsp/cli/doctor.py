@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import math
 import platform
 import time
 from contextlib import closing, suppress
@@ -17,7 +16,7 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.output import fill_object
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
-from dg_lsp.cli.trial import trial_request
+from dg_lsp.cli.trial import trial_fill
 from dg_lsp.context.languages import missing_grammars
 from dg_lsp.engine.decoder_selection import PositionKind, StepCosts
 from dg_lsp.engine.engine import Engine
@@ -120,7 +119,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     checkup.costs = {kind: {num: round(ms, 3) for num, ms in points} for kind, points in measured.items()}
     checkup.decoders = {kind.value: engine.selection(kind).choose().value for kind in PositionKind}
     with closing(engine):
-        checkup.fill = _timed_fill(engine, load_ms)
+        checkup.fill = fill_object(trial_fill(engine), load_ms)
         checkup.model |= _memory_of(engine)
         _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
 
@@ -148,7 +147,7 @@ def _memory_of(engine: Engine) -> dict[str, int]:
 def _try_remote(checkup: Checkup, settings: Settings) -> None:
     with closing(loading.open_engine(settings)) as engine:
         checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
-        checkup.fill = _timed_fill(engine, 0.0, time.monotonic() + REMOTE_SECONDS)
+        checkup.fill = fill_object(trial_fill(engine, REMOTE_SECONDS), 0.0)
     if checkup.fill["rejected"] == Reason.UNFINISHED:
         checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
 
@@ -164,7 +163,3 @@ def _runtime() -> dict[str, Any]:
         "runs_diffusiongemma": runs_diffusiongemma(),
         "note": note,
     }
-
-
-def _timed_fill(engine: Engine, load_ms: float, deadline: float = math.inf) -> dict[str, Any]:
-    return fill_object(engine.fill(trial_request("doctor.py"), deadline=deadline), load_ms)

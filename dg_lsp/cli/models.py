@@ -27,7 +27,7 @@ from dg_lsp.cli.printing import (
     size_text,
     warn,
 )
-from dg_lsp.cli.trial import trial_request
+from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import registry
 from dg_lsp.models.conversion_script import has_environment
@@ -39,7 +39,7 @@ from dg_lsp.runtime import find_runtime
 from dg_lsp.settings import parse_settings
 from dg_lsp.system import VARIABLE, free_disk, system_free
 
-_TEST_MS = 20_000
+_TEST_SECONDS = 20.0
 """Limit of the test fill: an unfinished one shows as well that the model runs."""
 _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
@@ -208,9 +208,7 @@ class Pull:
 
     @property
     def _needs_environment(self) -> bool:
-        if not self.preset.is_checkpoint:
-            return False
-        return not has_environment()
+        return self.preset.is_checkpoint and not has_environment()
 
     def disk_bytes(self) -> int:
         """The number of bytes that the remaining stages write before they remove others."""
@@ -269,18 +267,17 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
-    request = trial_request("pull.py", _TEST_MS)
     # the command has reported what is ignored of the files
     settings = configure(ModelOptions(model=name).tree, lambda _: None)
     try:
-        with loading.timed_engine(settings, request.snapshot.language) as (engine, load_ms):
-            result = engine.fill(request)
+        with loading.timed_engine(settings, "python") as (engine, load_ms):
+            result = trial_fill(engine, _TEST_SECONDS)
     except DgLspError as error:
         raise ModelError(f"{name} is on this machine, but its test fill failed: {error}") from error
     times = f"loaded in {load_ms / 1e3:.1f} s, {result.timings.total:.0f} ms with {result.decoder.value}"
     print_line(f"return -> {result.text!r} ({times})", err=True)
     if not result.candidates:
-        problem = f"completed no simple line within {_TEST_MS / 1e3:.0f} s: the result {result.problem}"
+        problem = f"completed no simple line within {_TEST_SECONDS:.0f} s: the result {result.problem}"
         warn(f"{name} {problem}; see dg-lsp models show {name}")
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -188,36 +188,34 @@ def start(
     exit_when_idle: ExitWhenIdle = False,
 ) -> int:
     """Start the daemon. Models are opened when editors request them."""
-    from dg_lsp.cli import loading
-    from dg_lsp.daemon.server import Daemon
-
     configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
     if foreground:
-        daemon = Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle)
-        return daemon.run(lambda: _print_address(endpoint, "listens"))
-    if client.query(endpoint, "status") is not None:
-        _print_address(endpoint, "runs already")
-        return 0
-    client.start(endpoint, [*DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
-    _print_address(endpoint, "listens")
+        return _run_daemon(endpoint, lambda: _print_address(endpoint, "listens"), exit_when_idle=exit_when_idle)
+    is_running = client.query(endpoint, "status") is not None
+    if not is_running:
+        client.start(endpoint, [*DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
+    _print_address(endpoint, "runs already" if is_running else "listens")
     return 0
 
 
 def run(exit_when_idle: ExitWhenIdle = False) -> int:
     """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
-    from dg_lsp.cli import loading
-    from dg_lsp.daemon.server import Daemon
-
     try:
-        daemon = Daemon(Endpoint.of_user(), loading.open_engine, exit_when_idle=exit_when_idle)
-        return daemon.run(lambda: client.report(client.READY))
+        return _run_daemon(Endpoint.of_user(), lambda: client.report(client.READY), exit_when_idle=exit_when_idle)
     except DaemonRunsError:
         client.report(client.READY)
         return 0
     except DgLspError as error:
         client.report(str(error))
         raise
+
+
+def _run_daemon(endpoint: Endpoint, on_ready: Callable[[], None], *, exit_when_idle: bool) -> int:
+    from dg_lsp.cli import loading
+    from dg_lsp.daemon.server import Daemon
+
+    return Daemon(endpoint, loading.open_engine, exit_when_idle=exit_when_idle).run(on_ready)
 
 
 def stop() -> int:

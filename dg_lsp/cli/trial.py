@@ -8,6 +8,7 @@ import contextlib
 import glob
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -27,7 +28,8 @@ from dg_lsp.backends.llamacpp.model import checked_header
 from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.cli.printing import note
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.request import FillRequest, Priority
+from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.errors import DgLspError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.models.metadata import read_folder
@@ -49,10 +51,10 @@ State = tuple[int, int, int, int]
 """Size, number and times of a file."""
 
 
-def trial_request(name: str, deadline_ms: float | None = None) -> FillRequest:
-    """A fill that every trained model completes, in a file of this name."""
-    snapshot = Snapshot(name, 0, _BEFORE + _AFTER)
-    return FillRequest(snapshot, len(_BEFORE), deadline_ms=deadline_ms, priority=Priority.INVOKED)
+def trial_fill(engine: Engine, seconds: float = math.inf) -> FillResult:
+    """Fills the end of a line of Python that every trained model completes."""
+    request = FillRequest(Snapshot("trial.py", 0, _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
+    return engine.fill(request, deadline=time.monotonic() + seconds)
 
 
 @contextlib.contextmanager
@@ -195,8 +197,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
     _try_tokenizer(denoiser.tokenizer)
     with contextlib.suppress(RequestError):  # a context that is too short for the line
-        engine = measured_engine(denoiser, settings)
-        engine.fill(trial_request("trial.py"), deadline=time.monotonic() + _FILL_SECONDS)
+        trial_fill(measured_engine(denoiser, settings), _FILL_SECONDS)
 
 
 def _try_tokenizer(tokenizer: Tokenizer) -> None:

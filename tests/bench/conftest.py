@@ -3,23 +3,13 @@ import pytest
 from dg_lsp.bench.metrics import Attempt
 
 
-def attempt_of(case="s", contender="diffusion", shown=(40.0, "return a"), **changes):
-    """An attempt that showed this (ms, text), a useful and exact one by default."""
-    fields = {
-        "kind": "line-end",
-        "decoder": "canvas",
-        "reference": "return a",
-        "text": shown[1],
-        "latency_ms": shown[0],
-        "steps": 4,
-        "tokens": 9,
-        "confidence": 0.6,
-        "prefill_ms": 10.0,
-        "model_ms": 30.0,
-    }
-    return Attempt(case=case, contender=contender, **{**fields, **changes})
-
-
 @pytest.fixture(scope="session")
-def make_attempt():
-    return attempt_of
+def attempt():
+    """`attempt((40.0, "x"))` showed this text after so many milliseconds."""
+
+    def make(shown=(100.0, ""), **changes):
+        facts = {"case": "s", "kind": "block", "contender": "diffusion", "decoder": "canvas", "reference": "x"}
+        costs = {"steps": 2, "tokens": 4, "prefill_ms": 5.0, "model_ms": 50.0, "confidence": 0.6}
+        return Attempt(**{"latency_ms": shown[0], "text": shown[1], **facts, **costs, **changes})
+
+    return make

@@ -17,23 +17,19 @@ def written(path, *problems):
     return path
 
 
-def test_plain_and_gzip_files_are_read_in_order(tmp_path):
-    plain = read_cases(PROBLEMS)
-    (tmp_path / "problems.jsonl.gz").write_bytes(gzip.compress(PROBLEMS.read_bytes()))
-    assert read_cases(tmp_path / "problems.jsonl.gz") == plain
-    assert [case.id for case in plain] == list(AS_WRITTEN)
-    assert all(case.test and case.entry_point for case in plain)
-
-
 @pytest.mark.parametrize("case", read_cases(PROBLEMS), ids=lambda case: case.id)
 def test_reference_and_context_make_the_whole_program(case):
     problem = AS_WRITTEN[case.id]
     whole = problem["prompt"] + problem["canonical_solution"] + problem["suffix"]
     assert case.prefix + case.reference + case.suffix == whole
-    assert case.snapshot.text[: case.offset] == case.prefix
     scope = {}
     exec(case.program(case.reference), scope)
     assert case.entry_point in scope
+
+
+def test_a_gzip_file_is_read_like_a_plain_one(tmp_path):
+    (tmp_path / "problems.jsonl.gz").write_bytes(gzip.compress(PROBLEMS.read_bytes()))
+    assert read_cases(tmp_path / "problems.jsonl.gz") == read_cases(PROBLEMS)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

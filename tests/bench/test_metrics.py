@@ -3,7 +3,6 @@ import json
 import pytest
 
 from dg_lsp.bench.metrics import (
-    Attempt,
     TaskResult,
     calibrate,
     calibration_table,
@@ -12,13 +11,6 @@ from dg_lsp.bench.metrics import (
     summary_table,
     wilson_interval,
 )
-
-
-def attempt(shown=(100.0, ""), reference="x", **changes):
-    """An attempt that showed this (ms, text)."""
-    fields = {"latency_ms": shown[0], "steps": 2, "tokens": 4, "prefill_ms": 5.0, "model_ms": 50.0, **changes}
-    names = {"case": "s", "kind": "block", "contender": "diffusion", "decoder": "canvas"}
-    return Attempt(**{**names, "reference": reference, "text": shown[1], **fields})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +27,7 @@ def attempt(shown=(100.0, ""), reference="x", **changes):
         pytest.param("a = 1\r\nb", "a = 1\nb", True, id="other line ends"),
     ],
 )
-def test_an_item_is_useful_if_its_first_line_is_right(text, reference, is_equal):
+def test_an_item_is_useful_if_its_first_line_is_right(attempt, text, reference, is_equal):
     assert attempt((5.0, text), reference=reference).ttfue_ms == (5.0 if is_equal else None)
     assert attempt((5.0, text), reference=reference, passes=True).ttfue_ms == (5.0 if text else None)
 
@@ -48,11 +40,11 @@ def test_an_item_is_useful_if_its_first_line_is_right(text, reference, is_equal)
         pytest.param("a\nb", "a\n b", False, id="other indentation"),
     ],
 )
-def test_an_exact_match_compares_all_lines(text, reference, is_equal):
+def test_an_exact_match_compares_all_lines(attempt, text, reference, is_equal):
     assert attempt((5.0, text), reference=reference).is_exact is is_equal
 
 
-def test_a_summary_counts_shares_and_quantiles():
+def test_a_summary_counts_shares_and_quantiles(attempt):
     summary = summarize(
         [
             attempt((40.0, "x")),
@@ -72,7 +64,7 @@ def test_a_summary_counts_shares_and_quantiles():
     assert summary["model_ms_per_useful"] == pytest.approx(450 / 3)
 
 
-def test_a_summary_without_hits_attempts_or_costs_has_nulls():
+def test_a_summary_without_hits_attempts_or_costs_has_nulls(attempt):
     summary = summarize([attempt(), attempt((5.0, "no"))])
     assert (summary["miss_rate"], summary["ttfue_ms"]["p50"], summary["model_ms_per_useful"]) == (1.0, None, None)
     empty = summarize([])
@@ -82,7 +74,7 @@ def test_a_summary_without_hits_attempts_or_costs_has_nulls():
     assert (unknown["steps_mean"], unknown["tokens_per_forward"], unknown["model_ms_per_useful"]) == (None, None, None)
 
 
-def test_the_summary_table_has_one_column_per_group():
+def test_the_summary_table_has_one_column_per_group(attempt):
     groups = {
         "ours": [attempt((40.0, "x"))] * 3 + [attempt()],
         "theirs": [attempt((500.0, "x"), passes=True)] * 4,
@@ -109,7 +101,7 @@ def test_intervals_of_shares_are_those_of_wilson():
     assert wilson_interval(0, 0) == (0, 1)
 
 
-def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
+def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(attempt):
     right, wrong = (10.0, "x\nz"), (10.0, "y")
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
@@ -122,14 +114,14 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on():
     assert calibration_table(unknown) is None
 
 
-def test_calibration_lists_each_language_and_task_with_enough_fills():
+def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):
     python = [attempt((10.0, "x"), confidence=0.4, language="python", task="line-end")] * 20
     go = [attempt((10.0, "y"), confidence=0.4, language="go", task="line-end")] * 19
     rows = [(row["language"], row["task"], row["num"], row["right"]) for row in calibrate([*python, *go])]
     assert rows == [("all", "all", 39, 0.5128), ("python", "line-end", 20, 1.0)]
 
 
-def test_tasks_have_shares_and_costs_for_each_right_edit():
+def test_tasks_have_shares_and_costs_for_each_right_edit(attempt):
     attempts = [
         attempt((10.0, "x"), task="line-end", language="go"),
         attempt((10.0, "x\ny"), task="line-end", language="go"),

@@ -155,54 +155,31 @@ def test_an_item_stays_while_the_keys_match_it():
     assert (summary["num"], summary["num_displayed"]) == (3, 1)
 
 
-@pytest.fixture
-def request_event(make_attempt):
-    def make(case, text="", *, ms=10.0, model_ms=10.0, cancelled=False, displayed=None, **flags):
-        changes = {"reference": "x", "model_ms": model_ms, "steps": 2, "tokens": 3}
-        if not text:
-            changes |= {"text": "", "latency_ms": ms, "rejection": "cancelled" if cancelled else "empty"}
-        attempt = make_attempt(case, "replay", *([(ms, text)] if text else []), **changes)
-        flags = {"is_line_finished": False, **flags}
-        return RequestEvent(attempt, 0.0, is_displayed=bool(text) if displayed is None else displayed, **flags)
+def test_every_rate_has_its_own_denominator(attempt):
+    def request(case, text="", *, model_ms, rejection="empty", is_displayed=True, is_line_finished=False):
+        made = attempt((10.0, text), case=case, model_ms=model_ms, rejection=None if text else rejection)
+        is_displayed = is_displayed and bool(text)
+        return RequestEvent(made, 0.0, is_displayed=is_displayed, is_line_finished=is_line_finished)
 
-    return make
-
-
-def test_wasted_model_time_is_that_of_items_that_were_not_accepted(request_event):
     events = [
         *(KeyEvent(key, 0.0) for key in ("a", "b", "\n    ")),
-        request_event("taken", "x", model_ms=8),
-        request_event("seen", "y", model_ms=16),
-        request_event("unseen", "z", model_ms=32, displayed=False),
-        request_event("none", model_ms=64),
-        request_event("stopped", model_ms=128, cancelled=True),
+        request("taken", "x", model_ms=8),
+        request("seen", "y", model_ms=16, is_line_finished=True),
+        request("unseen", "z", model_ms=32, is_displayed=False),
+        request("none", model_ms=64, is_line_finished=True),
+        request("stopped", model_ms=128, rejection="cancelled", is_line_finished=True),
         AcceptEvent("taken", "cdef", AcceptedPart.WHOLE, 1, 4, 0.0),
         AcceptEvent("taken", "gh ij", AcceptedPart.WORDS, 2, 5, 0.0),
     ]
     summary = summarize_replay(events)
-    assert (summary["model_ms"], summary["wasted_ms"]) == (248, 240)
+    assert (summary["model_ms"], summary["wasted_ms"], summary["model_ms_per_useful"]) == (248, 240, 248)
     assert summary["wasted_share"] == pytest.approx(240 / 248, abs=1e-4)
-    assert summary["model_ms_per_useful"] == 248
     assert (summary["keys_by_hand"], summary["keys_typed"], summary["keys_accepting"]) == (12, 3, 3)
     assert summary["keystrokes_saved"] == pytest.approx(6 / 12, abs=1e-4), "without the presses that accept"
     assert summary["num_accepted"] == {"whole": 1, "line": 0, "words": 1}
-
-
-def test_rates_have_their_own_denominators(request_event):
-    events = [
-        request_event("a", "x"),
-        request_event("b", "y", displayed=False),
-        request_event("c", "z", displayed=False),
-        request_event("d", "w", is_line_finished=True),
-        request_event("e", is_line_finished=True),
-        request_event("f", is_line_finished=True, cancelled=True, ms=500.0),
-        AcceptEvent("a", "x", AcceptedPart.LINE, 1, 1, 0.0),
-    ]
-    summary = summarize_replay(events)
-    assert (summary["num_displayed"], summary["acceptance_rate"]) == (2, 0.5)
-    assert (summary["num_cancelled"], summary["answer_ms"]["p90"]) == (1, 10)  # a cancelled request has no answer
-    # a cancelled request is not quiet
-    assert (summary["num_finished_lines"], summary["num_quiet"], summary["quiet_rate"]) == (2, 1, 0.5)
+    assert (summary["num_displayed"], summary["acceptance_rate"], summary["num_cancelled"]) == (2, 1, 1)
+    finished = (summary["num_finished_lines"], summary["num_quiet"], summary["quiet_rate"])
+    assert finished == (2, 1, 0.5), "a cancelled request is not quiet"
 
 
 # the user

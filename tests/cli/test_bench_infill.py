@@ -117,12 +117,6 @@ def test_a_file_that_is_no_such_run_is_refused_and_unchanged(dg_lsp, data, model
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("options", [("--length", "some"), ("--decoder", "magic"), ("--limit", "0")])
-def test_wrong_use_is_one_line_before_the_model_is_opened(dg_lsp, data, model, options):
-    assert options[0] in dg_lsp("bench", "infill", data, *options).error(2)
-    assert model.denoiser is None
-
-
 def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model):
     Path("bad.jsonl").write_text('{"task_id": "a"}\n')
     trees = [json.loads(line) for line in Path(data).read_text().splitlines()]

@@ -13,15 +13,6 @@ KEYS = [
 ON_ONE_CORE = ("--gpu-layers", 0, "--threads", 1)
 
 
-def test_a_good_installation_is_reported_with_a_timed_completion(dg_lsp):
-    outcome = dg_lsp("doctor")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.facts["model path"] == str(BUNDLED[0].path)
-    shown = {"software python", "devices", "runtime kind", "threads", "costs causal", "fill steps"}
-    assert outcome.facts.keys() >= shown
-    assert outcome.out.endswith("no problems found\n")
-
-
 def test_json_is_one_object_with_the_documented_keys(dg_lsp):
     outcome = dg_lsp("doctor", "--json", *ON_ONE_CORE)
     assert outcome.code == 0
@@ -55,7 +46,17 @@ def test_a_gpu_that_llama_cpp_cannot_use_is_a_warning(dg_lsp, monkeypatch):
     assert outcome.code == 0
     assert "warning: Radeon RX 7900 (25.8 GB) IS NOT USED: this llama.cpp was built without hip; run" in outcome.out
     monkeypatch.setattr(llamacpp, "devices", lambda: (cpu, Device("Radeon", "gpu", 1, 1)))
-    assert "warning" not in dg_lsp("doctor", *ON_ONE_CORE).out
+    outcome = dg_lsp("doctor", *ON_ONE_CORE)
+    assert "warning" not in outcome.out
+    assert outcome.facts.keys() >= {
+        "software python",
+        "devices",
+        "runtime kind",
+        "threads",
+        "costs causal",
+        "fill steps",
+    }
+    assert outcome.out.endswith("no problems found\n")
 
 
 def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp, tmp_path):
@@ -81,16 +82,6 @@ def test_a_problem_is_reported_with_its_solution_and_exit_code_3(dg_lsp):
     outcome = dg_lsp("doctor", "--model", "gone.gguf", "--json")
     assert (outcome.code, outcome.err, outcome.json["problems"]) == (3, "", [problem])
     assert outcome.json["model"] is outcome.json["fill"] is None
-
-
-def test_the_bad_keys_of_a_settings_file_are_warnings(dg_lsp, tmp_path):
-    (tmp_path / "dg-lsp.toml").write_text("nonsense = 1\n[completion]\nlines = 3\n")
-    outcome = dg_lsp("doctor", "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    first, second = outcome.json["warnings"]
-    assert "nonsense" in first
-    assert "completion.lines" in second
-    assert outcome.json["settings_files"] == [str(tmp_path / "dg-lsp.toml")]
 
 
 def test_the_model_of_rewrites_is_loaded_beside_the_other_one(dg_lsp, user_settings, tmp_path):

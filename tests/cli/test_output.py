@@ -14,8 +14,6 @@ from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings
 
-CODE = "".join(f"line_{number} = {number}\n" for number in range(1, 21))
-
 
 def shown(text, offset, fill):
     return excerpt(Snapshot("a.py", 0, text, "python"), offset, Text(fill)).plain.splitlines()
@@ -25,29 +23,12 @@ def shown(text, offset, fill):
     ("text", "offset", "fill", "lines"),
     [
         pytest.param(
-            CODE,
-            CODE.index("line_10 = ") + len("line_10 = "),
-            "9 + ",
-            [
-                "   7 │ line_7 = 7",
-                "   8 │ line_8 = 8",
-                "   9 │ line_9 = 9",
-                "> 10 │ line_10 = 9 + 10",
-                "  11 │ line_11 = 11",
-                "  12 │ line_12 = 12",
-                "  13 │ line_13 = 13",
-            ],
-            id="three lines before and after",
-        ),
-        pytest.param(
             "def f():\n    \nx\n",
             13,
             "if y:\n    z",
             ["  1 │ def f():", "> 2 │     if y:", "> 3 │     z", "  4 │ x", "  5 │ "],
             id="every line of a completion is marked",
         ),
-        pytest.param("a\nb\nc", 3, "", ["  1 │ a", "> 2 │ b", "  3 │ c"], id="no completion"),
-        pytest.param("", 0, "", ["> 1 │ "], id="empty file"),
         pytest.param("x" * 999 + "y" * 999, 999, "FILL", [f"> 1 │ {'x' * 300}FILL{'y' * 300}"], id="long line"),
     ],
 )

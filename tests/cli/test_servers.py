@@ -6,7 +6,6 @@ import pytest
 
 from dg_lsp.http import app as http
 from dg_lsp.server import app as server
-from dg_lsp.settings import Settings
 from dg_lsp.system import GPU_VARIABLES
 
 
@@ -24,14 +23,6 @@ def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_ser
     outcome = dg_lsp("lsp")
     assert outcome.out == ""
     assert outcome.err.startswith("dg-lsp: waits for LSP messages of an editor on standard input; dg-lsp setup prints")
-
-
-@pytest.mark.parametrize("arguments", [[], ["--stdio"]])
-def test_standard_input_and_output_are_the_default(dg_lsp, language_server, arguments):
-    assert dg_lsp("lsp", *arguments).code == 0
-    [(kind, (_, settings, over))] = language_server
-    assert (kind, over) == ("stdio", {"model": {}})
-    assert settings == Settings()
 
 
 def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_lsp, language_server, monkeypatch):

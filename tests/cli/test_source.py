@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.engine.request import Replacement
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError
 from dg_lsp.postprocess.validate import Candidate
 
 BOM = b"\xef\xbb\xbf"
@@ -108,19 +108,3 @@ POSITION, LINES, FILE = "FILE:LINE[:COL]", "FILE:FIRST-LAST", "FILE[:FIRST-LAST]
 def test_a_location_is_read_from_the_right(form, text, location):
     path, *numbers = location
     assert parse_location(text, form) == Location(Path(path), *numbers)
-
-
-@pytest.mark.parametrize(
-    ("form", "text", "error"),
-    [
-        (POSITION, "a.py", UsageError),
-        (POSITION, "a.py:3-4", UsageError),
-        (LINES, "a.py", UsageError),
-        (FILE, "a.py:3:4", UsageError),
-        (POSITION, "a.py:3:0", UsageError),
-        (LINES, "a.py:3-2", UsageError),
-    ],
-)
-def test_another_form_or_an_impossible_number_is_refused(form, text, error):
-    with pytest.raises(error):
-        parse_location(text, form)

@@ -5,14 +5,7 @@ import math
 import pytest
 
 from dg_lsp.errors import SettingsError
-from dg_lsp.settings import Settings, parse_settings
-
-
-def test_absent_keys_keep_their_value():
-    assert parse_settings({}) == Settings()
-    base = parse_settings({"completion": {"deadline_ms": 250}})  # a whole number is a number of milliseconds
-    over = parse_settings({"model": {"threads": 2}}, base)
-    assert (over.completion.deadline_ms, over.model.threads, over.model.name) == (250.0, 2, "auto")
+from dg_lsp.settings import parse_settings
 
 
 @pytest.mark.parametrize(
