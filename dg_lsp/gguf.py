@@ -176,6 +176,7 @@ class TensorShape:
 class StoredTensor(TensorShape):
     """A tensor in a file."""
 
+    path: Path
     start: int  # offset in bytes from the start of the file
 
 
@@ -216,7 +217,7 @@ def read_header(path: Path, source: Path | None = None) -> GGUFHeader:
             raise ModelError(f"{path} is not a GGUF file: name a model in GGUF format")
         size = os.fstat(file.fileno()).st_size
         with mmap.mmap(file.fileno(), min(size, _MAX_HEADER), access=mmap.ACCESS_READ) as view:
-            return _parse(path, _Cursor(path, view), size)
+            return _parse(source or path, _Cursor(path, view), size)
 
 
 @contextlib.contextmanager
@@ -283,11 +284,11 @@ class _Cursor:
             self.at += size
 
 
-def _parse(path: Path, cursor: _Cursor, size: int) -> GGUFHeader:
+def _parse(source: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     version = cursor.number("I")
     if version not in _READ_VERSIONS:
         problem = "of the other byte order" if version >> 16 else f"of version {version}"
-        raise ModelUnsupportedError(f"{path} is a GGUF {problem}, which dg-lsp cannot read: use another file")
+        raise ModelUnsupportedError(f"{cursor.path} is a GGUF {problem}, which dg-lsp cannot read: use another file")
     num_tensors, num_values = cursor.number("Q"), cursor.number("Q")
     if max(num_tensors, num_values) > _MAX_ENTRIES:
         raise cursor.broken("is damaged (its header)")
@@ -300,10 +301,10 @@ def _parse(path: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     if alignment < 1:
         raise cursor.broken(f"is damaged ({_ALIGNMENT_KEY})")
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: StoredTensor(name, shape, kind, start + offset) for name, shape, kind, offset in entries}
+    tensors = {name: StoredTensor(name, shape, kind, source, start + offset) for name, shape, kind, offset in entries}
     if any(tensor.start + tensor.size > size for tensor in tensors.values()):
         raise cursor.broken("is cut short")
-    return GGUFHeader(path, values, tensors)
+    return GGUFHeader(cursor.path, values, tensors)
 
 
 def _alignment(values: Mapping[str, Value]) -> int:
@@ -343,11 +344,11 @@ class Tensor(TensorShape):
     """Returns the tensor's bytes in order; called when the tensor is written."""
 
 
-def copied(path: Path, tensor: StoredTensor, name: str | None = None) -> Tensor:
+def copied(tensor: StoredTensor, name: str | None = None) -> Tensor:
     """A tensor of another file, unchanged, under its own or another name."""
 
     def blocks() -> Iterable[bytes]:
-        with map_file_errors(path), path.open("rb") as file:
+        with map_file_errors(tensor.path), tensor.path.open("rb") as file:
             file.seek(tensor.start)
             left = tensor.size
             while left and (block := file.read(min(left, BLOCK_BYTES))):

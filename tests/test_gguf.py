@@ -62,7 +62,7 @@ def test_bundled_model_reads_the_same_as_with_the_package():
 def test_written_file_reads_the_same_with_the_package(small, tmp_path, alignment):
     values = VALUES | {"general.alignment": v.uint32(alignment)}
     tensors = read_header(small).tensors
-    path = write(tmp_path / "other.gguf", [copied(small, tensor) for tensor in tensors.values()], values)
+    path = write(tmp_path / "other.gguf", [copied(tensor) for tensor in tensors.values()], values)
     header, reference = read_header(path), gguf.GGUFReader(path)
     for key, value in values.items():
         assert header.values[key].read() == reference.get_field(key).contents() == value.read()

@@ -144,10 +144,10 @@ def write_diffusion_gguf(repacked: Path, target: Path) -> Path:
         "diffusion-gemma.attention.causal": flag(False),
         "diffusion.canvas_length": uint32(int(canvas_lengths.split(",")[-1])),
     }
-    tensors = [copied(repacked, tensor) for tensor in model.tensors.values()]
+    tensors = [copied(tensor) for tensor in model.tensors.values()]
     scales = {name: tensor for name, tensor in model.tensors.items() if name.endswith(".layer_output_scale.weight")}
-    tensors += [copied(repacked, tensor, name.replace("layer_", "enc_layer_")) for name, tensor in scales.items()]
-    tensors += [copied(side.path, tensor, f"{name.replace('.', '_')}.weight") for name, tensor in side.tensors.items()]
+    tensors += [copied(tensor, name.replace("layer_", "enc_layer_")) for name, tensor in scales.items()]
+    tensors += [copied(tensor, f"{name.replace('.', '_')}.weight") for name, tensor in side.tensors.items()]
     with target.open("wb") as file:
         write_gguf(file, {name: value for name, value in values.items() if not name.startswith("dg.")}, tensors)
     return target

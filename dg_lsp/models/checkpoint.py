@@ -9,7 +9,7 @@ import stat
 import struct
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import resources
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from dg_lsp import gguf as v
 from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError, escaped
-from dg_lsp.gguf import BF16, F16, F32, TensorType, Value, map_file_errors
+from dg_lsp.gguf import BF16, F16, F32, StoredTensor, TensorType, Value, map_file_errors
 
 # files
 
@@ -38,38 +38,24 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErro
 """What values of another type or range raise while they are read or converted."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedTensor:
-    """One tensor of a checkpoint."""
+def blocks(tensor: StoredTensor, kind: TensorType) -> Iterator[memoryview]:
+    """The bytes of a tensor in F32 or its own number format, a few megabytes at a time.
 
-    path: Path
-    name: str
-    shape: tuple[int, ...]
-    kind: TensorType
-    start: int  # offset in bytes from the start of the file
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    def blocks(self, kind: TensorType) -> Iterator[memoryview]:
-        """The bytes of the elements in F32 or the stored number format, a few megabytes at a time.
-
-        They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
-        """
-        stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[self.kind])
-        length = v.BLOCK_BYTES // F32.block_bytes
-        with map_file_errors(self.path), self.path.open("rb") as file:
-            file.seek(self.start)
-            for start in range(0, self.size, length):
-                block = np.fromfile(file, stored_type, min(length, self.size - start))
-                if kind is not self.kind:  # BF16 has the upper 16 bits of a float32
-                    block = (block.astype("<u4") << 16).view("<f4") if self.kind is BF16 else block.astype("<f4")
-                yield block.view(np.uint8).data
+    They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
+    """
+    stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[tensor.kind])
+    length = v.BLOCK_BYTES // F32.block_bytes
+    size = prod(tensor.shape)
+    with map_file_errors(tensor.path), tensor.path.open("rb") as file:
+        file.seek(tensor.start)
+        for start in range(0, size, length):
+            block = np.fromfile(file, stored_type, min(length, size - start))
+            if kind is not tensor.kind:  # BF16 has the upper 16 bits of a float32
+                block = (block.astype("<u4") << 16).view("<f4") if tensor.kind is BF16 else block.astype("<f4")
+            yield block.view(np.uint8).data
 
 
-def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
+def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of all safetensors files in a folder, by name. Reads only the headers.
 
     Raises:
@@ -90,7 +76,7 @@ def read_checkpoint(folder: Path) -> dict[str, SavedTensor]:
     if missing := [name for name in names if name not in present]:  # also of a file in another folder
         shown = escaped(missing[0][:_MAX_SHOWN])
         raise InputFileError(f"{folder} lacks {shown} ({len(missing)} of {len(names)} files): download it again")
-    tensors: dict[str, SavedTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for name in names:
         tensors |= _tensors(folder / name)
     return tensors
@@ -120,7 +106,7 @@ def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _tensors(path: Path) -> dict[str, SavedTensor]:
+def _tensors(path: Path) -> dict[str, StoredTensor]:
     try:
         with map_file_errors(path), path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -131,12 +117,12 @@ def _tensors(path: Path) -> dict[str, SavedTensor]:
         tensors = [_tensor(path, 8 + length, name, entry) for name, entry in entries.items() if name != "__metadata__"]
     except DAMAGE as error:
         raise ModelError(f"{path} is not a safetensors file, or is damaged: download it again") from error
-    if any(t.start + t.size * t.kind.block_bytes > size for t in tensors):
+    if any(t.start + t.size > size for t in tensors):
         raise ModelError(f"{path} is cut short: download it again")
     return {tensor.name: tensor for tensor in tensors}
 
 
-def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> SavedTensor:
+def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> StoredTensor:
     begin, end = entry["data_offsets"]
     shape = tuple(int(length) for length in entry["shape"])
     kind = KINDS.get(entry["dtype"])
@@ -146,7 +132,7 @@ def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> Saved
         )
     if end - begin != prod(shape) * kind.block_bytes or begin < 0:
         raise ValueError(name)
-    return SavedTensor(path, name, shape, kind, data + begin)
+    return StoredTensor(name, shape, kind, path, data + begin)
 
 
 # DiffusionGemma
@@ -204,9 +190,6 @@ class Geometry:
     def __init__(self, config: Mapping[str, Any]) -> None:
         text = config["text_config"]
         self._text: Mapping[str, Any] = text
-        self.canvas_length = int(config["canvas_length"])
-        self.context_length = int(text["max_position_embeddings"])
-        self.vocab_size = int(text["vocab_size"])
         self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
         self._rope = text["rope_parameters"]
         kinds = set(text["layer_types"])
@@ -336,6 +319,7 @@ def _token_type(token: str, added: Mapping[str, Any] | None, *, in_model: bool) 
     return NORMAL if in_model else USER_DEFINED
 
 
+TRAINED_CANVAS = 256
 _SHORTER_CANVASES = (16, 32, 64, 128)
 """The forward pass accepts any length; the quality of completions at shorter lengths was not measured."""
 _MAX_PROMPT_TOKENS = 4096
@@ -346,11 +330,16 @@ _SENTINELS = (("<|", ">"), ("<", "|>"))
 """Start and end of a chat's special tokens; some of them (channel, tool calls) are user-defined, not control tokens."""
 
 
-def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length: int) -> dict[str, Value]:
-    """The `tokenizer.*` and `dg.*` metadata of a checkpoint with a vocabulary of `size` tokens.
+def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> dict[str, Value]:
+    """The `tokenizer.*` and `dg.*` metadata of a checkpoint with this configuration.
 
-    Raises InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
+    Raises:
+        InputFileError: a file is missing, unreadable or damaged, or not that of a tokenizer like Gemma's.
+        KeyError, TypeError, ValueError: a key of the configuration is missing or invalid.
     """
+    size = int(config["text_config"]["vocab_size"])
+    context_length = int(config["text_config"]["max_position_embeddings"])
+    canvas_length = int(config.get("canvas_length") or TRAINED_CANVAS)
     template = folder / "chat_template.jinja"
     generation = folder / "generation_config.json"
     try:
@@ -360,9 +349,9 @@ def read_vocabulary(folder: Path, size: int, canvas_length: int, context_length:
         raise InputFileError(
             f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
         ) from error
-    config = read_json(generation) if generation.is_file() else {}
+    settings = read_json(generation) if generation.is_file() else {}
     try:
-        return values | _generation_metadata(config, values, canvas_length, context_length)
+        return values | _generation_metadata(settings, values, canvas_length, context_length)
     except DAMAGE as error:
         raise InputFileError(f"{generation} is damaged ({error}): download it again") from error
 

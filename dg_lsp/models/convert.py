@@ -22,7 +22,6 @@ from dg_lsp.system import file_sha256
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
 
-_TRAINED_CANVAS = 256
 _MAIN_EMBEDDING = "token_embd.weight"
 _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha256"
 
@@ -128,7 +127,7 @@ def read_gguf(path: Path) -> ModelParts:
     main: dict[str, gguf.Tensor] = {}
     side: dict[str, gguf.Tensor] = {}
     encoder: dict[str, gguf.Tensor] = {}
-    for tensor in (gguf.copied(path, stored) for stored in header.tensors.values()):
+    for tensor in (gguf.copied(stored) for stored in header.tensors.values()):
         stem = tensor.name.removesuffix(".weight")
         side_name = stem.replace("self_cond_", "self_cond.", 1)
         if side_name in checkpoint.SELF_CONDITIONING:
@@ -152,7 +151,9 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
     kept["general.architecture"] = gguf.text(checkpoint.ARCHITECTURE)
-    canvas = next((_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), _TRAINED_CANVAS)
+    canvas = next(
+        (_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), checkpoint.TRAINED_CANVAS
+    )
     context_length = _read_number(header, f"{_OLD}context_length")
     try:
         sampler_values = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
@@ -186,7 +187,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         )
     try:
         geometry = checkpoint.Geometry(config)
-        sizes = geometry.values()
+        described = geometry.values() | checkpoint.read_vocabulary(folder, config)
         divisors = geometry.rope_divisors()
     except checkpoint.DAMAGE as error:
         raise errors.ModelUnsupportedError(
@@ -206,8 +207,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         "general.name": gguf.text(folder.resolve().name),
         "general.file_type": gguf.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
         "general.quantization_version": gguf.uint32(2),
-        **sizes,
-        **checkpoint.read_vocabulary(folder, geometry.vocab_size, geometry.canvas_length, geometry.context_length),
+        **described,
     }
     return _make_parts(folder, values, main, side, len(geometry.sliding))
 
@@ -222,9 +222,9 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
         )
 
 
-def _convert_tensor(name: str, saved: checkpoint.SavedTensor) -> gguf.Tensor:
+def _convert_tensor(name: str, saved: gguf.StoredTensor) -> gguf.Tensor:
     kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
-    return gguf.Tensor(name, saved.shape, kind, partial(saved.blocks, kind))
+    return gguf.Tensor(name, saved.shape, kind, partial(checkpoint.blocks, saved, kind))
 
 
 # output

@@ -320,21 +320,18 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
         raise ModelError(f"{folder} holds no {EMBEDDING}: download it again")
-    text = config["text_config"]
-    vocab_size = int(text["vocab_size"])
-    context_length = int(text["max_position_embeddings"])
-    values = read_vocabulary(folder, vocab_size, int(config.get("canvas_length") or 256), context_length)
+    values = read_vocabulary(folder, config)
     metadata = {key: str(value.read()) for key, value in values.items() if key.startswith("dg.")}
-    spec = _describe_uniform(MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE))
     kinds = values["tokenizer.ggml.token_type"].read()
     assert isinstance(kinds, list)
+    spec = _describe_uniform(MetadataKeys(metadata, len(kinds), name, _CONVERTED_ADVICE))
     control_ids = {token for token, kind in enumerate(kinds) if kind == CONTROL}
     text_tensors = [tensor for tensor in saved.values() if not tensor.name.startswith(_VISION)]
     checkpoint = Checkpoint(
         folder=folder,
         special_ids=frozenset({*control_ids, *spec.banned_ids, *spec.end_ids}),
         size_bytes=sum(path.stat().st_size for path in {tensor.path for tensor in saved.values()}),
-        num_weights=sum(tensor.size for tensor in text_tensors),
+        num_weights=sum(math.prod(tensor.shape) for tensor in text_tensors),
         stored_type=_STORED_TYPES[saved[EMBEDDING].kind],
     )
     return checkpoint, spec

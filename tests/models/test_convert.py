@@ -43,7 +43,7 @@ def rewritten(published, tmp_path):
         names = {name: (rename or {}).get(name, name) for name in header.tensors if name not in drop}
         path = tmp_path / "rewritten.gguf"
         with path.open("wb") as file:
-            write_gguf(file, values, [copied(published, header.tensors[old], new) for old, new in names.items()])
+            write_gguf(file, values, [copied(header.tensors[old], new) for old, new in names.items()])
         return path
 
     return rewrite

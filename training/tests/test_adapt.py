@@ -259,7 +259,7 @@ def test_a_damaged_file_is_refused_with_its_reason(change, message, toy_root, to
     header = gguf.read_header(path)
     values = {key: value for key, value in {**header.values, **change}.items() if value is not None}
     with damaged.open("wb") as file:
-        gguf.write_gguf(file, values, [gguf.copied(path, tensor) for tensor in header.tensors.values()])
+        gguf.write_gguf(file, values, [gguf.copied(tensor) for tensor in header.tensors.values()])
     with pytest.raises(ModelUnsupportedError, match=message):
         adapt(damaged, toy_root, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
 

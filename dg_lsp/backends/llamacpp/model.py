@@ -166,7 +166,7 @@ class LlamaModel:
         with contextlib.ExitStack() as copies:
             opened = source or path
             if alias is not None:
-                opened = copies.enter_context(aliased_copy(header, alias, opened))
+                opened = copies.enter_context(aliased_copy(header, alias))
                 header = read_header(opened)
             native.problems.clear()
             handle = native.api.llama_model_load_from_file(str(opened).encode(), params)
@@ -378,7 +378,7 @@ IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 
 
 @contextlib.contextmanager
-def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterator[Path]:
+def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
 
     Raises:
@@ -406,7 +406,7 @@ def aliased_copy(header: GGUFHeader, architecture: str, source: Path) -> Iterato
             copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
             file = stack.enter_context(copy.open("wb"))
         try:
-            write_gguf(file, values, [copied(source, tensor) for tensor in header.tensors.values()])
+            write_gguf(file, values, [copied(tensor) for tensor in header.tensors.values()])
             file.flush()
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
