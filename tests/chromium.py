@@ -31,9 +31,6 @@ FLAGS = [
 SECONDS = 300
 """Seconds without a message after which the browser counts as broken."""
 
-RELOADING = ("Inspected target navigated or closed", "Cannot find default execution context")
-"""Errors of a page that is loaded anew: VS Code does it where the first folder of a workspace changes."""
-
 _CODES = {".": "Period", " ": "Space", "\\": "Backslash"}
 
 LAUNCHER = """
@@ -74,11 +71,6 @@ class Chromium:
 
     def call(self, method, **params):
         """Sends one command of the protocol and returns its result."""
-        answer = self._answer(method, params)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def _answer(self, method, params):
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -87,7 +79,8 @@ class Chromium:
         while True:
             answer = self._read()
             if answer.get("id") == self._number:
-                return answer
+                assert "error" not in answer, answer
+                return answer["result"]
             self.events.append(answer)
 
     def renew(self):
@@ -114,12 +107,10 @@ class Chromium:
             self.events.append(self._read())
 
     def run(self, script):
-        """The value of a JavaScript expression. In a page that is loaded anew it is evaluated again."""
-        params = {"expression": script, "returnByValue": True, "awaitPromise": True}
-        while (answer := self._answer("Runtime.evaluate", params)).get("error", {}).get("message") in RELOADING:
-            time.sleep(0.05)
-        assert "error" not in answer and "exceptionDetails" not in answer["result"], answer
-        return answer["result"]["result"].get("value")
+        """The value of a JavaScript expression."""
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     def press(self, key, code=0, text=None, *, shift=False, ctrl=False, alt=False):
         """Presses and releases one key."""
