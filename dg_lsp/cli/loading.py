@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,16 +119,15 @@ class LoadedModel:
 
 
 def this_machine(*, with_gpu: bool = True) -> Machine:
-    """What this machine has for models, with the GPUs that llama.cpp can use.
+    """What this machine has for models, with the GPUs that llama.cpp can use; no speed is measured.
 
     Raises BackendError if llama.cpp cannot be loaded, unless GPUs are left out.
     """
     devices = llamacpp.devices() if with_gpu else ()
     gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
-    cores = physical_cores()
     return Machine(
-        cores=cores,
-        memory_bandwidth=system.memory_bandwidth(cores),
+        cores=physical_cores(),
+        memory_bandwidth=0.0,
         gpus=tuple(Device(gpu.name, gpu.kind, gpu.memory_free) for gpu in gpus),
         free_memory=system.system_free(),
         free_disk=system.free_disk(system.data_folder()),
@@ -150,6 +149,7 @@ def selection(settings: Settings) -> Selection | None:
         if AUTO_VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
+    machine = replace(machine, memory_bandwidth=system.memory_bandwidth(machine.cores))
     return select(machine, registry.is_tested, name, bundled)
 
 

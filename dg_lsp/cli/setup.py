@@ -104,13 +104,14 @@ def measure() -> Plan:
 
     Raises ModelError: llama.cpp does not run.
     """
-    listed, machine = llama_devices("speed"), loading.this_machine(with_gpu=False)
+    listed = llama_devices("speed")
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
     speed = _speed(listed["gpu"])
     usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
-    machine = replace(machine, gpus=usable)
-    if cpu := _speed(listed["cpu"]):
-        machine = replace(machine, memory_bandwidth=cpu[0], free_tokens=cpu[1])
+    bandwidth, free_tokens = _speed(listed["cpu"])
+    machine = replace(
+        loading.this_machine(with_gpu=False), gpus=usable, memory_bandwidth=bandwidth, free_tokens=free_tokens
+    )
     all_gpus = gpus.find_gpus()
     unused = gpus.unused_gpu(all_gpus, {device["kind"] for device in devices})
     present = ranked_models(machine)

@@ -64,7 +64,7 @@ class Machine:
     """What a machine has for a model. Quantities are bytes, and bytes per second."""
 
     cores: int
-    memory_bandwidth: float  # that a pass of a model on the processor reaches
+    memory_bandwidth: float  # that a pass of a model on the processor reaches; 0 where no models are ranked
     gpus: tuple[Device, ...]
     free_memory: int
     free_disk: int

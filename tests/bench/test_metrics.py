@@ -88,10 +88,7 @@ def test_the_summary_table_has_one_column_per_group(attempt):
     assert cells["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)"]
     assert cells["TTFUE, median"] == ["40 ms", "500 ms"]
     assert cells["pass@1"] == ["–", "100.0 %"]
-    lines = list(table.markdown())
-    assert lines[:2] == ["All cases:", ""]
-    assert {line.count("|") for line in lines[2:-3]} == {4}
-    assert lines[-3:] == ["", table.note, ""]
+    assert {line.count("|") for line in table.markdown()} == {0, 4}
 
 
 def test_intervals_of_shares_are_those_of_wilson():

@@ -28,17 +28,6 @@ def test_settings_of_the_extension_are_not_sent_to_the_server(configuration):
     assert set(re.findall(r'"(\w+)"', own)) == {key.split(".")[1] for key in configuration.OWN}
 
 
-def test_the_manifest_has_the_bounds_of_the_server(configuration):
-    described = dict(configuration.properties())
-    confidence = described["dg-lsp.completion.min_confidence"]
-    assert confidence | {"minimum": 0, "maximum": 1} == confidence
-    assert described["dg-lsp.completion.deadline_ms"]["exclusiveMinimum"] == 0
-    assert "diffusion" in described["dg-lsp.completion.decoder"]["enum"]
-    assert re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1")
-    assert not re.search(described["dg-lsp.model.device"]["pattern"], "cuda:1x")
-    assert described["dg-lsp.privacy.exclude_patterns"]["default"] == []
-
-
 def test_the_settings_are_grouped_and_ordered_by_use():
     assert list(GROUPS) == ["Completion", "Next Edits", "Context", "Privacy", "Remote", "Advanced"]
     for title, properties in GROUPS.items():

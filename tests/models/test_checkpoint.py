@@ -1,4 +1,4 @@
-"""tokenizer.json as llama.cpp's vocabulary: token types, and equal ids for equal texts."""
+"""tokenizer.json as llama.cpp's vocabulary: equal ids for equal texts."""
 
 import json
 
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from dg_lsp.backends.llamacpp.library import library
-from dg_lsp.models import checkpoint
-from dg_lsp.models.checkpoint import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, vocabulary
+from dg_lsp.models.checkpoint import vocabulary
 
 SIZE = tiny_diffusiongemma.VOCAB_SIZE
 
@@ -31,25 +30,6 @@ def tokenize(tiny_repacked):
 
     yield call
     api.llama_model_free(model)
-
-
-def of_kind(values, kind):
-    tokens = values["tokenizer.ggml.tokens"].read()
-    kinds = values["tokenizer.ggml.token_type"].read()
-    return {token for token, token_kind in zip(tokens, kinds, strict=True) if token_kind == kind}
-
-
-def test_tokens_have_llama_cpps_types():
-    tokenizer = tiny_diffusiongemma.tokenizer_json()
-    tokenizer["added_tokens"].append({"id": SIZE, "content": "<table>", "special": False})
-    values = vocabulary(tokenizer, SIZE + 3)
-    assert of_kind(values, CONTROL) == {*tiny_diffusiongemma.SPECIALS.values()} - checkpoint._PRINTED
-    assert of_kind(values, USER_DEFINED) == checkpoint._PRINTED | {"<table>"}
-    assert of_kind(values, BYTE) == {f"<0x{byte:02X}>" for byte in range(256)}
-    assert of_kind(values, UNUSED) == {"<unused_513>", "<unused_514>"}
-    assert {"\n", "▁", "<unused7>"} < of_kind(values, NORMAL)
-    assert values["tokenizer.ggml.bos_token_id"].read() == 2
-    assert values["tokenizer.ggml.mask_token_id"].read() == 4
 
 
 @pytest.mark.parametrize("change", [{"type": "Unigram"}, {"byte_fallback": False}, {"vocab": {"a": SIZE}}])

@@ -58,8 +58,8 @@ def test_an_unknown_name_lists_the_known_ones(name):
 def test_a_family_is_consistent(family):
     assert family.sources
     assert family.end_ids or not family.is_bidirectional, "the file has them"
-    assert list(family.canvas_lengths) == sorted(set(family.canvas_lengths))
-    assert list(family.gap_lengths) == sorted(set(family.gap_lengths))
+    for lengths in (family.canvas_lengths, family.gap_lengths):
+        assert list(lengths) == sorted(set(lengths))
     assert bool(family.gap_lengths) == (family.prompt_format is PromptFormat.INFILL)
     assert getattr(family.sampling, "mask_id", None) not in family.end_ids
 
