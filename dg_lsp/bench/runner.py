@@ -5,6 +5,7 @@ line, then one line per attempt, so that an interrupted run can be resumed.
 """
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -276,7 +277,8 @@ class RunFile:
         """
         self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""
-        self._file: BinaryIO | None = None
+        self._path = path
+        self._file: BinaryIO = io.BytesIO()
         if path is None:
             return
         first = _line(header)
@@ -306,20 +308,18 @@ class RunFile:
             InputFileError: the disk is full or the file is gone.
         """
         self.attempts[attempt.case, attempt.contender] = attempt
-        if self._file is not None:
-            try:
-                self._file.write(_line(attempt))
-                self._file.flush()
-            except OSError as error:
-                raise InputFileError(f"cannot write {self._file.name}: {error.strerror or error}") from error
+        try:
+            self._file.write(_line(attempt))
+            self._file.flush()
+        except OSError as error:
+            raise InputFileError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            with suppress(OSError):  # of a full disk, which `add` has reported; all else is written
-                self._file.close()
+        with suppress(OSError):  # of a full disk, which `add` has reported; all else is written
+            self._file.close()
 
 
 def _attempt(line: bytes, place: str) -> Attempt:

@@ -212,33 +212,29 @@ class _TextStream:
 
     def add(self, frame: Frame) -> None:
         """Prints what one more pass has settled."""
-        self._add_thought(frame.thought)
-        settled, self._newest = self._newest, frame.settled_text
-        self._add_text(settled.rstrip("\ufffd"))
+        self._add(frame.thought, self._newest.rstrip("\ufffd"))
+        self._newest = frame.settled_text
 
     def finish(self, result: FillResult) -> None:
         """Prints the rest, and the end of the line."""
-        self._add_thought(result.thought)
         if not result.text.startswith(self._text):  # settled tokens have changed, which uniform noise allows
             self._write("\n")
             self._text = ""
-        self._add_text(result.text)
+        self._add(result.thought, result.text)
         if not self._text.endswith("\n"):
             self._write("\n")
 
-    def _add_thought(self, thought: str) -> None:
+    def _add(self, thought: str, text: str) -> None:
+        """Prints what is new of the thought and of the text."""
         thought = thought.rstrip("\ufffd\n")
         if thought.startswith(self._thought) and thought != self._thought:
             typer.secho(for_stream(thought[len(self._thought) :], sys.stderr), dim=True, nl=False, err=True)
             self._thought = thought
-
-    def _add_text(self, text: str) -> None:
-        if not text.startswith(self._text) or text == self._text:
-            return
-        if self._thought and not self._text:
-            typer.echo("\n", err=True)
-        self._write(text[len(self._text) :])
-        self._text = text
+        if text.startswith(self._text) and text != self._text:
+            if self._thought and not self._text:
+                typer.echo("\n", err=True)
+            self._write(text[len(self._text) :])
+            self._text = text
 
     def _write(self, text: str) -> None:
         typer.echo(for_stream(text, sys.stdout), nl=False)

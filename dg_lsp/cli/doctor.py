@@ -74,16 +74,15 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     if as_json:
         print_json(tree)
     else:
-        costs = {kind: _cost_text(passes) for kind, passes in (checkup.costs or {}).items()}
+        costs = {
+            kind: ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
+            for kind, passes in (checkup.costs or {}).items()
+        }
         shown = tree | {"costs": costs, "warnings": None, "problems": None}
         print_facts({name: value for name, value in shown.items() if value is not None})
         print_lines(f"warning: {warning}" for warning in checkup.warnings)
         print_lines([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"])
     return 3 if checkup.problems else 0
-
-
-def _cost_text(passes: dict[int, float]) -> str:
-    return ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
 
 
 def _software() -> dict[str, str]:

@@ -76,11 +76,6 @@ class LoadedModel:
     spec: ModelSpec
     settings: ModelSettings  # with which it was loaded
 
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether some of its layers are on a GPU."""
-        return not isinstance(self.weights, Checkpoint) and self.weights.on_gpu
-
     def facts(self) -> dict[str, Any]:
         """The model as `doctor` and `models show` print it, in JSON values."""
         spec, sampling = self.spec, self.spec.sampling
@@ -257,7 +252,8 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | N
     costs = engine.costs
     if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
         seconds, own = time.perf_counter() - start, (time.process_time() - used) / (denoiser.threads or 1)
-        idle_share = 1.0 if model.is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs
+        is_on_gpu = isinstance(model.weights, LlamaModel) and model.weights.on_gpu
+        idle_share = 1.0 if is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs
         verdict = measured_model(settings.model, idle_share * costs.line_ms)
         if verdict.name != BASE:
             engine.close()

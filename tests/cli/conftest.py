@@ -13,7 +13,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.cli import loading, run
+from dg_lsp.cli import bench, loading, run
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.models import gpus
 from dg_lsp.settings import Settings
@@ -73,6 +73,15 @@ def script(monkeypatch):
 
     monkeypatch.setattr(loading, "open_engine", open_engine)
     return held
+
+
+@pytest.fixture
+def bench_model(script, monkeypatch, tmp_path):
+    """The scripted model with a file of weights, for benchmarks."""
+    (tmp_path / "weights").write_bytes(b"0")
+    origin = bench.ModelOrigin("scripted", tmp_path / "weights", 1)
+    monkeypatch.setattr(bench, "open_model", lambda settings: (loading.open_engine(settings), origin))
+    return script
 
 
 @pytest.fixture

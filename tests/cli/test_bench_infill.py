@@ -2,13 +2,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import attrs
 import pytest
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import read_cases
-from dg_lsp.cli import bench
-from dg_lsp.engine.engine import LocalEngine
 
 REFERENCES = {
     case.prefix[-20:]: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")
@@ -16,10 +12,10 @@ REFERENCES = {
 
 
 @pytest.fixture
-def model(monkeypatch, tmp_path):
-    """A scripted model that fills all references; `interrupt_at` is the number of the case that gets Ctrl-C."""
-    held = SimpleNamespace(interrupt_at=None, filled=[], denoiser=None)
-    (tmp_path / "weights").write_bytes(b"0")
+def model(bench_model, tmp_path):
+    """Fills all references; `filled` has the cases so far, `interrupt_at` is the number of the one that gets Ctrl-C."""
+    held = SimpleNamespace(interrupt_at=None, filled=[])
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 500\n")  # a token is a byte here
 
     def fill(prefix, _suffix):
         if prefix[-20:] not in REFERENCES:  # a piece of a prompt
@@ -30,18 +26,11 @@ def model(monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return REFERENCES[prefix[-20:]]
 
-    def open_model(settings):
-        held.denoiser = ScriptedDenoiser(fill, tokens_per_step=64)
-        held.filled.clear()
-        fill_settings = attrs.evolve(settings.completion, max_tokens=500)  # a token is a byte here
-        engine = LocalEngine(held.denoiser, held.denoiser.tokenizer, fill_settings)
-        return engine, bench.ModelOrigin("scripted", tmp_path / "weights", 1)
-
-    monkeypatch.setattr(bench, "open_model", open_model)
+    bench_model.fill = fill
     return held
 
 
-def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model):
+def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model, script):
     outcome = dg_lsp("bench", "infill", data, "--length", "oracle", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.count("\n") == 1
@@ -53,7 +42,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model):
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
     assert tree["ttfue_ms"]["p50"] > 0
-    assert model.denoiser.is_closed
+    assert script.denoiser.is_closed
 
 
 def test_languages_and_tasks_are_reported_one_by_one(dg_lsp, data, model):
@@ -79,15 +68,16 @@ def test_execute_announces_itself_and_tests_the_programs(dg_lsp, data, model, bw
 
 
 @pytest.mark.parametrize("num", [0, 2])
-def test_ctrl_c_keeps_the_attempts_and_the_run_is_resumed(dg_lsp, data, model, num):
+def test_ctrl_c_keeps_the_attempts_and_the_run_is_resumed(dg_lsp, data, model, script, num):
     command = ("bench", "infill", data, "--output", "run.jsonl", "--json")
     model.interrupt_at = num + 1
     outcome = dg_lsp(*command)
     assert (outcome.code, outcome.json["num"]) == (130, num)
     assert len(Path("run.jsonl").read_text().splitlines()) == 1 + num
-    assert model.denoiser.is_closed
+    assert script.denoiser.is_closed
     model.interrupt_at = None
     for num_filled in (5 - num, 0):
+        model.filled.clear()
         assert dg_lsp(*command).json["num"] == 5
         assert len(model.filled) == num_filled
 
@@ -99,6 +89,7 @@ def test_a_file_that_was_cut_off_loses_at_most_one_attempt(dg_lsp, data, model):
     header = whole.index(b"\n") + 1
     for size, num_lost in ((0, 5), (40, 5), (header, 5), (header + 9, 5), (len(whole) - 40, 1), (len(whole) - 1, 1)):
         Path("run.jsonl").write_bytes(whole[:size])
+        model.filled.clear()
         assert dg_lsp(*command).json["num"] == 5
         assert len(model.filled) == num_lost
         assert Path("run.jsonl").read_bytes().count(b"\n") == 6
@@ -117,14 +108,14 @@ def test_a_file_that_is_no_such_run_is_refused_and_unchanged(dg_lsp, data, model
     assert path.read_bytes() == before
 
 
-def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model):
+def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model, script):
     Path("bad.jsonl").write_text('{"task_id": "a"}\n')
     trees = [json.loads(line) for line in Path(data).read_text().splitlines()]
     Path("untested.jsonl").write_text("".join(json.dumps({**tree, "test": None}) + "\n" for tree in trees))
     assert "line 1: no prompt" in dg_lsp("bench", "infill", "bad.jsonl").error(2)
     assert "no such file" in dg_lsp("bench", "infill", "gone.jsonl").error(2)
     assert "no tests" in dg_lsp("bench", "infill", "untested.jsonl", "--execute").error(2)
-    assert model.denoiser is None
+    assert script.denoiser is None
 
 
 def test_excluded_files_are_not_typed_by_benchmarks(dg_lsp, script, tmp_path):

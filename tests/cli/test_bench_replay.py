@@ -5,8 +5,6 @@ import pytest
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
-from dg_lsp.cli import bench
-from dg_lsp.engine.engine import LocalEngine
 
 CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
 
@@ -23,21 +21,13 @@ class Interrupted(ScriptedDenoiser):
 
 
 @pytest.fixture
-def model(monkeypatch, tmp_path):
+def model(bench_model, monkeypatch, tmp_path):
     """The scripted model of the command; `model.at` interrupts it."""
-    weights = tmp_path / "weights.gguf"
-    weights.write_bytes(b"scripted")
-    denoiser = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
-
-    def open_model(settings):
-        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-        return engine, bench.ModelOrigin("scripted", weights, 1)
-
-    monkeypatch.setattr(bench, "open_model", open_model)
+    bench_model.model = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
-    return denoiser
+    return bench_model.model
 
 
 @pytest.fixture

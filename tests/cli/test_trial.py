@@ -20,7 +20,6 @@ from dg_lsp.settings import ModelSettings, Settings
 @pytest.fixture(autouse=True)
 def data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path / "data"
 
 
 @pytest.fixture
@@ -160,13 +159,6 @@ def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(folder, monke
     monkeypatch.setattr(transformers, "open_checkpoint", open_checkpoint)
     with pytest.raises(ModelError, match="copied was replaced while it was tested or opened"):
         loading.open_local(settings_for(folder))
-
-
-def test_without_a_folder_for_the_record_files_are_tested_each_time(dg_lsp, model, children, data_folder):
-    data_folder.write_text("a file")
-    show(dg_lsp, model)
-    show(dg_lsp, model)
-    assert len(children) == 2
 
 
 def test_text_of_a_file_does_not_control_the_terminal(dg_lsp, tmp_path):

@@ -199,11 +199,8 @@ def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, ch
 @pytest.mark.parametrize(
     ("architecture", "name", "mask_id", "is_shifted"),
     [
-        ("dream", "Dream v0 Instruct 7B", 151_666, True),
         ("dream", "DiffuCoder 7B cpGRPO", 151_666, True),
         ("llada", "LLaDA 8B", 126_336, False),
-        ("llada-moe", "", 156_895, False),
-        ("rnd1", "RND1 Base 0910", 151_669, True),
         ("qwen2", "Open dCoder 0.5B", 151_665, True),
     ],
 )

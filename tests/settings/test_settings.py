@@ -12,13 +12,11 @@ from dg_lsp.settings import parse_settings
     ("tree", "message"),
     [
         pytest.param({"modle": {}}, r"modle \(did you mean model\?\)", id="unknown group"),
-        pytest.param({"model": {"treads": 1}}, r"model.treads \(did you mean model.threads\?\)", id="unknown key"),
         pytest.param({"threads": 1}, r"threads \(did you mean model.threads\?\)", id="key without its group"),
         pytest.param({"remote": {"key_source": "sk-a b"}}, "must be the name of an env", id="a key, not its source"),
         pytest.param(
             {"completion": {"deadline_ms": "fast"}}, "completion.deadline_ms must be a number", id="wrong type"
         ),
-        pytest.param({"model": {"threads": "8"}}, "model.threads must be a whole number", id="number in quotes"),
         pytest.param({"completion": {"speculate": 1}}, "completion.speculate must be true or", id="number for a flag"),
         pytest.param({"completion": {"deadline_ms": 0}}, r"^completion.deadline_ms must be > 0", id="out of range"),
         pytest.param({"completion": {"debounce_ms": 2**53}}, "debounce_ms", id="longer than the system can wait"),
