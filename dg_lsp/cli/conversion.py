@@ -31,29 +31,29 @@ def convert_model(
     a Python environment that is made once, with about 1 GB of packages.
     """
     configure({})
-    weight_type = file_type(kind) if kind else None
-    if not source.is_dir() or is_diffusion_gemma(source):
-        target = convert_diffusion_gemma(source, output, weight_type)
+    target = convert(source, output, file_type(kind) if kind else None)
+    if side_path(target).exists():
         print_line(f"keep {side_path(target).name} beside it", err=True)
-        print_line(target)
-        return 0
-    target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
-    check_target(target, 2 * sum(path.stat().st_size for path in source.glob("*.safetensors")))
-    convert_checkpoint(source, target, weight_type)
     print_line(target)
     return 0
 
 
-def convert_checkpoint(source: Path, target: Path, weight_type: FileType | None) -> None:
-    """Converts a checkpoint with llama.cpp's script, which writes some types itself; raises as it does."""
+def convert(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
+    """Converts a model; returns the main file, which is in the working directory by default."""
+    if not source.is_dir() or is_diffusion_gemma(source):
+        return _convert_diffusion_gemma(source, output, weight_type)
+    target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     kind = weight_type.name if weight_type and weight_type.name in SCRIPT_TYPES else "auto"
-    convert = partial(quantize, kind=weight_type) if weight_type and kind == "auto" else None
+    smaller = weight_type if kind == "auto" else None  # the script does not write it
+    stored = sum(path.stat().st_size for path in source.glob("*.safetensors"))
+    check_target(target, stored + (smaller.size(stored, 16) if smaller else stored))
+    quantized = partial(quantize, kind=smaller) if smaller else None
     with step_progress() as show_step:
-        convert_with_script(source, target, kind, show_step, convert)
+        convert_with_script(source, target, kind, show_step, quantized)
+    return target
 
 
-def convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
-    """Converts a DiffusionGemma; returns the main file, which is in the working directory by default."""
+def _convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
     parts = read_parts(source, is_quantized=weight_type is not None)
     kind = weight_type.name if weight_type else parts.embedding_type.name
     target = output or Path(f"{source.resolve().name.removesuffix('.gguf')}-{kind}.gguf")
@@ -61,8 +61,8 @@ def convert_diffusion_gemma(source: Path, output: Path | None, weight_type: File
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
     with progress_bar(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
-        convert = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
-        write_model(parts, target, advance, convert)
+        quantized = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
+        write_model(parts, target, advance, quantized)
     return target
 
 

@@ -249,10 +249,8 @@ class Pull:
         assert fetched is not None
         for old in (preset.converted_path, side_path(preset.converted_path)):
             old.unlink(missing_ok=True)
-        if fetched.is_dir():
-            conversion.convert_checkpoint(fetched, preset.converted_path, file_type(preset.quantization))
-        else:
-            conversion.convert_diffusion_gemma(fetched, preset.converted_path, None)
+        weight_type = file_type(preset.quantization) if fetched.is_dir() else None
+        conversion.convert(fetched, preset.converted_path, weight_type)
         registry.forget(preset)
 
     def _test(self) -> None:
