@@ -1,4 +1,4 @@
-"""A model hub on this machine: the part of the real interface that a download needs, and ways to interrupt it."""
+"""A model hub on this machine: the part of the real interface that a download needs, and ways to fail."""
 
 import contextlib
 import hashlib
@@ -21,12 +21,11 @@ class HubServer(ThreadingHTTPServer):
         self.files = files
         self.in_git = set()
         """Paths that are stored in git itself, so that the hub reports no SHA-256."""
-        self.cut_after = None
-        """Bytes of one answer after which the connection is closed."""
         self.damages = False
         self.failure = None
         """Status and headers of every answer."""
         self.requests = []
+        """Their paths."""
 
     def handle_error(self, request, client_address):
         """Several tests close the connection early."""
@@ -34,10 +33,6 @@ class HubServer(ThreadingHTTPServer):
     @property
     def endpoint(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def ranges(self):
-        """The ranges of the requests for files; None is a whole file."""
-        return [byte_range for path, byte_range in self.requests if "/resolve/" in path]
 
     def tree(self):
         entries = [{"type": "directory", "path": "folder", "oid": 40 * "0", "size": 0}]
@@ -63,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)
-        hub.requests.append((path, self.headers.get("Range")))
+        hub.requests.append(path)
         if hub.failure is not None:
             self.answer(hub.failure[0], b"{}", hub.failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
@@ -82,23 +77,16 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.server.damages:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        byte_range = self.headers.get("Range")
-        start = int(byte_range.removeprefix("bytes=").rstrip("-").split("-")[0]) if byte_range else 0
-        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if byte_range else {}
-        headers |= {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        self.answer(206 if byte_range else 200, content[start:], headers, cut=self.server.cut_after)
+        self.answer(200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
 
-    def answer(self, status, body, headers=None, cut=None):
+    def answer(self, status, body, headers=None):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        self.wfile.write(body if cut is None else body[:cut])
-        if cut is not None and cut < len(body):
-            self.close_connection = True
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,7 @@
 import json
 
 import tiny_masked
-from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
+from safetensors.numpy import save
 
 _LAYER = {
     "attn_norm": "input_layernorm",
@@ -22,10 +19,7 @@ _LAYER = {
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-_NEMOTRON = {"model.embed_tokens": "encoder.embed_tokens", "model.norm": "encoder.norm", "lm_head": "diffusion_head"}
-
-
-def files(class_name, *, model_type, architecture, tokenizer_class, specials=tiny_masked.SPECIALS, **config):
+def published(class_name, *, model_type, architecture, tokenizer_class, specials=tiny_masked.SPECIALS, **config):
     """The files of a checkpoint by name, with Python files that leave a mark when they are executed."""
     tiny = tiny_masked.make(architecture)
     tokens = (*specials, *tiny_masked.TOKENS[len(specials) :])
@@ -58,38 +52,21 @@ def files(class_name, *, model_type, architecture, tokenizer_class, specials=tin
         "pad_token": None,
     }
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    fast = Tokenizer(BPE(vocabulary, list(tiny_masked.MERGES)))
-    fast.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    fast.add_special_tokens([AddedToken(token, special=True) for token in specials])
-    slow = {
-        "vocab.json": json.dumps(vocabulary).encode(),
-        "merges.txt": "\n".join(("#version: 0.2", *(" ".join(pair) for pair in tiny_masked.MERGES), "")).encode(),
-    }
-    is_fast = tokenizer_class.endswith("Fast")
+    merges = (" ".join(pair) for pair in tiny_masked.MERGES)
     return {
-        **({"tokenizer.json": fast.to_str().encode()} if is_fast else slow),
+        "vocab.json": json.dumps(vocabulary).encode(),
+        "merges.txt": "\n".join(("#version: 0.2", *merges, "")).encode(),
         "config.json": json.dumps(config).encode(),
         "tokenizer_config.json": json.dumps(tokenizer).encode(),
         "modeling.py": b"raise SystemExit('executed')\n",
         "tokenization.py": b"raise SystemExit('executed')\n",
-    }, {_name(name, model_type): values for name, values in tiny.tensors.items()}
+        "model.safetensors": save({_name(name): values for name, values in tiny.tensors.items()}, {"format": "pt"}),
+    }
 
 
-def _name(name, model_type):
+def _name(name):
     stem, _, kind = name.rpartition(".")
     if stem in _TOP:
-        top = _TOP[stem]
-    else:
-        _, layer, part = stem.split(".")
-        top = f"model.layers.{layer}.{_LAYER[part]}"
-    if model_type == "nemotron_labs_diffusion":
-        top = _NEMOTRON.get(top, top.replace("model.layers", "encoder.layers"))
-    return f"{top}.{kind}"
-
-
-def published(folder, *args, **kwargs):
-    """The files of a checkpoint with its weights, by name."""
-    paths, weights = files(*args, **kwargs)
-    path = folder / "model.safetensors"
-    save_file(weights, path, {"format": "pt"})
-    return {**paths, path.name: path.read_bytes()}
+        return f"{_TOP[stem]}.{kind}"
+    _, layer, part = stem.split(".")
+    return f"model.layers.{layer}.{_LAYER[part]}.{kind}"

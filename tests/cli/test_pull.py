@@ -77,8 +77,8 @@ def hub(tmp_path, monkeypatch):
         yield server
 
 
-def publish(hub, monkeypatch, tmp_path, preset, class_name, **facts):
-    hub.files.update(tiny_checkpoint.published(tmp_path, class_name, **facts))
+def publish(hub, monkeypatch, preset, class_name, **facts):
+    hub.files.update(tiny_checkpoint.published(class_name, **facts))
     monkeypatch.setattr(registry, "PRESETS", (preset,))
 
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
     dg_lsp, hub, data, monkeypatch, tmp_path, name, class_name, facts, shown
 ):
     preset = dataclasses.replace(TINY, name=name)
-    publish(hub, monkeypatch, tmp_path, preset, class_name, **facts)
+    publish(hub, monkeypatch, preset, class_name, **facts)
     outcome = dg_lsp("models", "pull", name)
     ready = data / "models" / name / f"{name}.gguf"
     assert (outcome.code, outcome.out) == (0, f"{ready}\n"), outcome.err
@@ -108,7 +108,7 @@ def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
     assert steps == ["[1/3] download", "[2/3] convert", "[3/3] test"]
     assert read_header(ready).tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
     assert {path.name for path in ready.parent.iterdir()} == {ready.name, registry.TESTED, ".cache"}
-    assert not [path for path, _ in hub.requests if path.endswith(".py")]
+    assert not [path for path in hub.requests if path.endswith(".py")]
     assert shown in dg_lsp("models", "show", name).facts.items()
     sample = tmp_path / "a.py"
     sample.write_text("def area(width, height):\n    return width * \n")
@@ -118,7 +118,7 @@ def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
 
 @on_posix
 def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch, tmp_path):
-    publish(hub, monkeypatch, tmp_path, TINY, "DreamModel", **DREAM)
+    publish(hub, monkeypatch, TINY, "DreamModel", **DREAM)
     folder = data / "models" / TINY.name
 
     def stages():

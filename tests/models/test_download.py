@@ -124,7 +124,7 @@ def test_no_python_file_is_fetched(hub):
     hub.in_git.add("config.json")
     which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
     assert fetch(which) == which.folder
-    assert not [path for path, _ in hub.requests if path.endswith(".py")]
+    assert not [path for path in hub.requests if path.endswith(".py")]
     names = {path.name for path in which.folder.iterdir() if path.is_file()}
     assert names == {"model.safetensors", "config.json"}
 
@@ -137,7 +137,7 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     remove(which)
     hub.requests.clear()
     fetch(which)
-    assert not [path for path, _ in hub.requests if "/revision/" in path], "the commit is known"
+    assert not [path for path in hub.requests if "/revision/" in path], "the commit is known"
     remove(which)
     hub.files["config.json"] = b"[]"
     with pytest.raises(ModelError, match=r"config\.json of .* is not the expected file"):
