@@ -55,7 +55,7 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     except SettingsError as error:
         return _without_file(Settings(), error)
     settings, keys, messages = _parse(path, text, Settings())
-    return _with_model_paths(settings, keys, path, names), messages
+    return with_model_paths(settings, keys, path.parent, names), messages
 
 
 def workspace_file(start: Path) -> Path | None:
@@ -100,8 +100,16 @@ def with_workspace_file(
         where = f"set it in {user_file()}, in the editor or on the command line"
         messages.append(f"{path}: ignored {', '.join(forbidden)}, which a folder must not decide: {where}")
     if is_trusted:
-        settings = _with_model_paths(settings, keys, path, names)
+        settings = with_model_paths(settings, keys, path.parent, names)
     return settings, tuple(messages)
+
+
+def with_model_paths(settings: Settings, keys: Collection[str], folder: Path, names: Collection[str]) -> Settings:
+    """Makes the paths of models absolute that these keys set; relative ones are relative to `folder`."""
+    for key in MODEL_KEYS:
+        if key in keys and setting_of(settings, key):
+            settings = with_setting(settings, key, resolve_path(setting_of(settings, key), folder, names))
+    return settings
 
 
 def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
@@ -175,11 +183,3 @@ def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], 
         every = [dict.fromkeys((line, *(below(folder, line) for folder in folders))) for line in lines]
         settings = with_setting(settings, PATTERNS, tuple(chain.from_iterable(every)))
     return settings, keys, tuple(messages)
-
-
-def _with_model_paths(settings: Settings, keys: Collection[str], path: Path, names: Collection[str]) -> Settings:
-    """Makes the paths of models absolute that these keys of a file set."""
-    for key in MODEL_KEYS:
-        if key in keys and setting_of(settings, key):
-            settings = with_setting(settings, key, resolve_path(setting_of(settings, key), path.parent, names))
-    return settings

@@ -97,13 +97,9 @@ def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | No
 def _located(settings: Settings) -> dict[str, Any]:
     """The settings as JSON values that mean the same in any directory."""
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings_files import resolve_path
+    from dg_lsp.settings_files import MODEL_KEYS, with_model_paths
 
-    tree = settings_tree(settings)
-    for group, key in (("model", "name"), ("rewrite", "model")):
-        if name := tree[group][key]:
-            tree[group][key] = resolve_path(name, Path.cwd(), known_names())
-    return tree
+    return settings_tree(with_model_paths(settings, MODEL_KEYS, Path.cwd(), known_names()))
 
 
 def serve(

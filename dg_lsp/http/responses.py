@@ -132,7 +132,7 @@ class Answer(ABC):
 
         A line after the first with fewer leading blanks than `min_indent` ends a completion.
         """
-        self._body = body
+        self.body = body
         self._is_text = is_text
         self._min_indent = min_indent
 
@@ -142,7 +142,7 @@ class Answer(ABC):
         for candidate in result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),):
             text = _cut_at_dedent(candidate.text, self._min_indent)
             is_cut = result.ending.is_cut if self._is_text else candidate.is_cut and text == candidate.text
-            offsets = [(offset, stop) for stop in self._body.stop if stop and (offset := text.find(stop)) >= 0]
+            offsets = [(offset, stop) for stop in self.body.stop if stop and (offset := text.find(stop)) >= 0]
             offset, stop = min(offsets, default=(len(text), ""))
             shown.append(Completion(text[:offset], stop, is_cut=is_cut))
         return shown
@@ -161,27 +161,23 @@ class Answer(ABC):
 
     def response(self, stream: Stream) -> AnswerResponse:
         """The response with the whole answer, or with its events, as the body requests."""
-        parts = self._events(stream) if self._body.stream else self._whole(stream)
-        return AnswerResponse(self, parts, is_whole=not self._body.stream)
+        return AnswerResponse(self, self._parts(stream), is_whole=not self.body.stream)
 
-    async def _whole(self, stream: Stream) -> Parts:
-        """The whole answer as one part."""
+    async def _parts(self, stream: Stream) -> Parts:
+        """The whole answer, or its events: each continues the one before it or, as a draft, replaces it.
+
+        The end of a completion has an event of its own, at which Tabby stops reading.
+        """
+        is_draft = self.body.diffusing
+        settled = SettledText(self.body.stop)
+        num_thought = 0  # characters that were sent
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult):
                     self.reason = item.reason.value if item.reason else ""
-                    yield json_bytes(self.whole(self.completions(item), item))
-
-    async def _events(self, stream: Stream) -> Parts:
-        """Each event continues the one before it or, as a draft, replaces it.
-
-        The end of a completion has an event of its own, at which Tabby stops reading.
-        """
-        is_draft = self._body.diffusing
-        settled = SettledText(self._body.stop)
-        num_thought = 0  # characters that were sent
-        async with aclosing(stream):
-            async for item in stream:
+                    if not self.body.stream:
+                        yield json_bytes(self.whole(self.completions(item), item))
+                        return
                 # the start of a split character waits for the rest of it
                 thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
                 if len(thought) > num_thought:
@@ -191,7 +187,6 @@ class Answer(ABC):
                     if text := _draft(item) if is_draft else settled.next(item):
                         yield event_bytes(self.event(text, 0))
                     continue
-                self.reason = item.reason.value if item.reason else ""
                 for index, completion in enumerate(self.completions(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event_bytes(self.event(rest, index))
@@ -225,7 +220,7 @@ class OpenAiAnswer(Answer):
 
     @override
     def tail(self, result: FillResult) -> bytes:
-        has_usage = self._body.stream_options.include_usage
+        has_usage = self.body.stream_options.include_usage
         usage = event_bytes({**self._chunk([]), "usage": _usage(result)}) if has_usage else b""
         return usage + b"data: [DONE]\n\n"
 

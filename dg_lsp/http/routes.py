@@ -85,7 +85,7 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
         Snippet(SnippetSource.GIVEN, extra.filename, style.to_model(extra.text)) for extra in body.input_extra[::-1]
     ]
     request = replace(request, snippets=allowed_snippets(snippets, service.engine.spec, service.settings))
-    return _respond(service, http, body, request, NativeAnswer(body))
+    return _respond(service, http, request, NativeAnswer(body))
 
 
 @generate("/completion")
@@ -93,7 +93,7 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
 async def native_text(body: NativeBody, service: RequestService, http: Request) -> Response:
     """Continues a text for clients of llama.cpp; nothing is checked. `n_predict` 0 only fills the prompt cache."""
     request = _text_request(body, body.max_tokens, text=body.prompt)
-    return _respond(service, http, body, request, NativeAnswer(body, is_text=True))
+    return _respond(service, http, request, NativeAnswer(body, is_text=True))
 
 
 @generate("/v1/fim/completions")
@@ -104,12 +104,12 @@ async def openai_completions(body: CompletionBody, service: RequestService, http
     gap = _completion_gap(body, is_code=http.url.path == "/v1/fim/completions")
     if gap is not None:
         fill = _fill_request(service, http, gap, body, body.max_tokens or -1, body.num_candidates)
-        return _respond(service, http, body, fill, OpenAiAnswer(name, body))
+        return _respond(service, http, fill, OpenAiAnswer(name, body))
     if body.num_candidates > 1:
         raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
     num_tokens = body.max_tokens if "max_tokens" in body.model_fields_set else _DEFAULT_MAX_TOKENS
     request = _text_request(body, num_tokens or -1, text=body.prompt)
-    return _respond(service, http, body, request, OpenAiAnswer(name, body, is_text=True))
+    return _respond(service, http, request, OpenAiAnswer(name, body, is_text=True))
 
 
 @generate(_APPLY_PATH)
@@ -124,7 +124,7 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
     turns += [Turn(_ROLES[message.role], message.text) for message in body.messages]
     num_tokens = body.max_completion_tokens or body.max_tokens or CHAT_MAX_TOKENS
     request = _text_request(body, num_tokens, turns=tuple(turns))
-    return _respond(service, http, body, request, OpenAiAnswer(name, body, is_text=True))
+    return _respond(service, http, request, OpenAiAnswer(name, body, is_text=True))
 
 
 @generate("/v1/edit/completions")
@@ -136,7 +136,7 @@ async def edit(body: ChatBody, service: RequestService, http: Request) -> Respon
     request = _fill_request(service, http, gap, body, body.max_tokens or -1, 1)
     whole_regions = body.model_copy(update={"diffusing": False})
     answer = _RegionAnswer(service.engine.spec.name, whole_regions, before, after)
-    return _respond(service, http, whole_regions, replace(request, priority=Priority.REWRITE), answer)
+    return _respond(service, http, replace(request, priority=Priority.REWRITE), answer)
 
 
 class _RegionAnswer(OpenAiAnswer):
@@ -178,11 +178,9 @@ async def _edited_region(
     return OpenAiAnswer(service.engine.spec.name, whole_regions, is_text=True).response(stream())
 
 
-def _respond(
-    service: Service, http: Request, body: GenerationBody, request: FillRequest | ChatRequest, answer: Answer
-) -> Response:
+def _respond(service: Service, http: Request, request: FillRequest | ChatRequest, answer: Answer) -> Response:
     """The whole answer, or the stream of its drafts or of its text as it grows."""
-    has_frames = body.stream and (body.diffusing or isinstance(request, ChatRequest))
+    has_frames = answer.body.stream and (answer.body.diffusing or isinstance(request, ChatRequest))
     return answer.response(service.stream(request, http, has_frames=has_frames))
 
 

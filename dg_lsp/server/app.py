@@ -23,8 +23,8 @@ from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
-from dg_lsp.settings import SAMPLER_KEY, Settings, valid_settings
-from dg_lsp.settings_files import MODEL_KEYS, resolve_path, user_file, with_workspace_file, workspace_file
+from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
+from dg_lsp.settings_files import user_file, with_model_paths, with_workspace_file, workspace_file
 from dg_lsp.system import keep_heap_small
 
 OpenEngine = Callable[[Settings], Engine]
@@ -213,20 +213,15 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
     """
     if not isinstance(options, Mapping):
         return base, () if options is None else ("initializationOptions must be an object",)
-    groups = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
-    tree = {group: dict(value) if isinstance(value, Mapping) else value for group, value in groups.items()}
-    errors = []
-    for group, name in (key.split(".") for key in USER_FILE_KEYS):
-        if isinstance(tree.get(group), dict) and name in tree[group]:
-            del tree[group][name]
-            errors.append(f"{group}.{name} is not used: set it in {user_file()}")
-    for group, name in (key.split(".") for key in MODEL_KEYS):
-        model = tree[group].get(name) if isinstance(tree.get(group), dict) else None
-        if folder is not None and model and isinstance(model, str):
-            tree[group][name] = resolve_path(model, folder, known_names())
-    base, _, problems = valid_settings(tree, base)
-    errors += [f"{key} is not used" + (f" ({problem})" if problem else "") for key, problem in problems.items()]
-    return base, tuple(errors)
+    tree = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
+    settings, keys, problems = valid_settings(tree, base)
+    for key in set(USER_FILE_KEYS).intersection(keys):
+        settings = with_setting(settings, key, setting_of(base, key))
+        problems[key] = f"set it in {user_file()}"
+    if folder is not None:
+        settings = with_model_paths(settings, keys, folder, known_names())
+    errors = [f"{key} is not used" + (f" ({problem})" if problem else "") for key, problem in problems.items()]
+    return settings, tuple(errors)
 
 
 def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:

@@ -83,12 +83,10 @@ class Protocol(LanguageServerProtocol):
         try:
             self._check_method(data["method"], is_request="id" in data)
             message = self.structure_message(data)
-        except exceptions.JsonRpcMethodNotFound as error:
-            if "id" in data:  # servers ignore notifications that they do not know
-                self._reject(data, error)
-            return
         except exceptions.JsonRpcException as error:
-            self._reject(data, error)
+            # servers ignore notifications that they do not know
+            if "id" in data or not isinstance(error, exceptions.JsonRpcMethodNotFound):
+                self._reject(data, error)
             return
         if data["method"] == types.SHUTDOWN:
             # pygls does so while it iterates over the dictionary, which fails if a command is pending
