@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ from gates import TIMEOUT, wait_until
 
 from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint
+from dg_lsp.daemon.server import Daemon
 
 HERE = Path(__file__).parent / "e2e"
 SCRIPTED = [sys.executable, str(HERE / "scripted_daemon.py")]
@@ -35,6 +37,20 @@ def kill(endpoint):
 def is_daemon(command):
     """Whether a process with this command line is a daemon, or about to be."""
     return ["daemon", "run"] in (command[-2:], command[-3:-1])
+
+
+@contextmanager
+def serving(endpoint, open_engine, **options):
+    """A daemon in a thread of this process, once it listens."""
+    ready = threading.Event()
+    daemon = Daemon(endpoint, open_engine, **options)
+    thread = threading.Thread(target=daemon.run, args=(ready.set,))
+    thread.start()
+    assert ready.wait(TIMEOUT)
+    yield daemon
+    daemon.stop()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
 
 
 class Shared:

@@ -111,19 +111,16 @@ class Metrics:
     ) -> None:
         """See `SchedulerListener`. Adds the result, if there is one."""
         del request, seconds, engine
-        if outcome.cancelled() or outcome.exception() or outcome.result().is_unfinished:
-            return
-        result = outcome.result()
-        if not isinstance(result, FillResult):
+        result = None if outcome.cancelled() or outcome.exception() else outcome.result()
+        if not isinstance(result, FillResult) or result.is_unfinished:
             return
         self._completions.labels(result.decoder.value, "yes" if result.candidates else "no").inc()
         self._tokens.labels("prompt_cached").inc(result.cached_tokens)
         self._tokens.labels("prompt_decoded").inc(result.prompt_tokens - result.cached_tokens)
         self._tokens.labels("output").inc(result.output_tokens)
         self._steps.inc(result.steps)
-        self._stages.labels("prefill").inc(result.timings.prefill / 1e3)
-        self._stages.labels("denoise").inc(result.timings.denoise / 1e3)
-        self._stages.labels("postprocess").inc(result.timings.postprocess / 1e3)
+        for stage in ("prefill", "denoise", "postprocess"):
+            self._stages.labels(stage).inc(getattr(result.timings, stage) / 1e3)
 
     def exposition(self, *, is_operator: bool) -> bytes:
         """The load in Prometheus' text format; for the operator also what the requests cost."""

@@ -106,7 +106,7 @@ def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -
     """Opens a notebook with its cells, and prepares the first completion in it."""
     notebook = params.notebook_document
     did_close_notebook(ls, types.DidCloseNotebookDocumentParams(types.NotebookDocumentIdentifier(notebook.uri), ()))
-    ls.documents.notebooks[notebook.uri] = Notebook(notebook.uri, notebook.version, tuple(notebook.cells))
+    ls.documents.notebooks[notebook.uri] = Notebook(tuple(notebook.cells))
     ls.open_documents(params.cell_text_documents, notebook.uri)
     code = (cell.document for cell in notebook.cells if cell.kind is types.NotebookCellKind.Code)
     ls.warm_up(next(code, ""))

@@ -117,23 +117,19 @@ class Document:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Notebook:
-    """One version of an open notebook; its cells are documents."""
+    """The cells of an open notebook, which are documents."""
 
-    uri: str
-    version: int  # counts the changes of the notebook and its cells
     cells: tuple[types.NotebookCell, ...]
 
     def spliced(self, change: types.NotebookCellArrayChange) -> Self:
         """The notebook after cells are inserted, deleted or moved; numbers beyond its end mean the end."""
         end = change.start + change.delete_count
-        cells = (*self.cells[: change.start], *(change.cells or ()), *self.cells[end:])
-        return replace(self, version=self.version + 1, cells=cells)
+        return replace(self, cells=(*self.cells[: change.start], *(change.cells or ()), *self.cells[end:]))
 
     def with_data(self, changed: Sequence[types.NotebookCell]) -> Self:
         """The notebook after kinds of cells have changed."""
         new = {cell.document: cell for cell in changed}
-        cells = tuple(new.get(cell.document, cell) for cell in self.cells)
-        return replace(self, version=self.version + 1, cells=cells)
+        return replace(self, cells=tuple(new.get(cell.document, cell) for cell in self.cells))
 
     def around(self, uri: str) -> tuple[list[str], list[str]]:
         """URIs of the cells above and below a cell that have its kind, each once; both empty for another document."""
@@ -167,7 +163,7 @@ class DocumentStore:
         self.encoding = Encoding.UTF16  # until the client has chosen one
         self._open: dict[str, Document] = {}
         self.notebooks: dict[str, Notebook] = {}
-        """The newest version of every open notebook. Its cells are opened and closed as documents."""
+        """Every open notebook. Its cells are opened and closed as documents."""
 
     def open(self, item: types.TextDocumentItem, notebook: str = "") -> None:
         """Opens a document, or a cell of the notebook with this URI. A second opening replaces the text."""
@@ -196,8 +192,6 @@ class DocumentStore:
             applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
-        if (notebook := self.notebooks.get(document.notebook)) is not None:
-            self.notebooks[notebook.uri] = replace(notebook, version=notebook.version + 1)
         return applied
 
     def close(self, uri: str) -> None:

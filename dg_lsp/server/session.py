@@ -215,8 +215,8 @@ class Server(LanguageServer):
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
         models.completion.warm_up(request)
 
-    async def rewrite(self, request: RewriteRequest, *, is_automatic: bool = False) -> RewriteResult:
-        """The result. An automatic rewrite uses the model of completions.
+    async def rewrite(self, request: RewriteRequest) -> RewriteResult:
+        """The result.
 
         Raises:
             asyncio.CancelledError: by the caller, or by a newer rewrite of the document; the engine stops too.
@@ -226,7 +226,7 @@ class Server(LanguageServer):
         models = self._models  # other settings may replace it meanwhile
         if models is None:
             raise BackendError("the model is not loaded yet: try again in a moment")
-        scheduler = models.completion if is_automatic else models.scheduler_for(request)
+        scheduler = models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
         on_frame = self._canvas_sender(request.snapshot.uri) if request.gaps else None
         result = await asyncio.wrap_future(scheduler.submit(request, on_frame))

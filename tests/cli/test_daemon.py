@@ -5,14 +5,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from shared_daemon import TIMEOUT, wait_until
+from shared_daemon import TIMEOUT, serving, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
 from dg_lsp.daemon import client
 from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint, Record
-from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
 from dg_lsp.server import app as server
 
@@ -26,14 +25,8 @@ def endpoint():
 def running(script, monkeypatch, endpoint):
     """A daemon in this process."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    ready = threading.Event()
-    daemon = Daemon(endpoint, loading.open_engine)
-    thread = threading.Thread(target=daemon.run, args=(ready.set,))
-    thread.start()
-    assert ready.wait(TIMEOUT)
-    yield daemon
-    daemon.stop()
-    thread.join(TIMEOUT)
+    with serving(endpoint, loading.open_engine):
+        yield
 
 
 def record_of(endpoint):

@@ -1,13 +1,13 @@
 """Daemons inside the process of the test, over scripted models."""
 
 import threading
+from contextlib import ExitStack
 
 import pytest
-from gates import TIMEOUT
+from shared_daemon import serving
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.daemon.endpoint import Endpoint
-from dg_lsp.daemon.server import Daemon
 from dg_lsp.engine.engine import LocalEngine
 
 
@@ -41,19 +41,5 @@ def endpoint(request, tmp_path):
 def start(endpoint, scripts, monkeypatch):
     """`start(...)` -> a daemon that listens, in a thread of its own."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    running = []
-
-    def run(**options):
-        ready = threading.Event()
-        daemon = Daemon(endpoint, scripts, **options)
-        thread = threading.Thread(target=daemon.run, args=(ready.set,))
-        thread.start()
-        running.append((daemon, thread))
-        assert ready.wait(TIMEOUT)
-        return daemon
-
-    yield run
-    for daemon, thread in running:
-        daemon.stop()
-        thread.join(TIMEOUT)
-        assert not thread.is_alive()
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(serving(endpoint, scripts, **options))

@@ -15,9 +15,8 @@ from shared_daemon import TIMEOUT
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.cli import conversion
-from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
-from dg_lsp.models import build_runtime, packages
+from dg_lsp.models import packages
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,12 +78,3 @@ def program_of_a_build(_tmp_path, _tiny_repacked):
 @pytest.mark.parametrize("has_run", [quantized, downloaded, check_of_the_runtime, program_of_a_build])
 def test_a_child_process_executes_nothing_of_the_folder(hostile_cwd, tmp_path, tiny_repacked, has_run):
     assert has_run(tmp_path, tiny_repacked)
-
-
-def test_a_compiler_in_the_folder_is_not_found(hostile_cwd, monkeypatch):
-    for name in ("c++", "g++", "clang++"):
-        Path(name).write_text("#!/bin/sh\n")
-        Path(name).chmod(0o755)
-    monkeypatch.setattr(build_runtime.os, "environ", {"PATH": "."})
-    with pytest.raises(ModelError, match="is missing"):
-        build_runtime._find_compiler()

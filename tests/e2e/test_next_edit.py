@@ -103,12 +103,11 @@ def test_a_request_for_an_older_version_gets_nothing(editor):
     assert answer == {"edits": [], "reason": "the document has changed"}
 
 
-@pytest.mark.parametrize("text", ["", "x"], ids=["empty", "one character"])
-def test_a_file_that_shrinks_while_the_answer_is_on_its_way_gets_nothing(editor, text):
+def test_a_file_that_shrinks_while_the_answer_is_on_its_way_gets_nothing(editor):
     client = editor()
     params = {"textDocument": {"uri": client.URI, "version": 2}, "position": {"line": 0, "character": 0}}
     request = client.request(NEXT, params)
-    client.change(3, {"text": text})
+    client.change(3, {"text": "x"})
     assert client.result(request) == {"edits": [], "reason": "the document has changed"}
 
 
