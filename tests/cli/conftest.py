@@ -54,10 +54,11 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
-    """Without a settings file above, a daemon and GPUs of the developer, or colours set by the environment."""
+    """Without a settings file above, a daemon, data and GPUs of the developer, or colours set by the environment."""
     monkeypatch.setattr(gpus, "find_gpus", tuple)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DG_LSP_DAEMON_DIR", str(tmp_path / "no-daemon"))
+    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

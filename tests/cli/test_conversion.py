@@ -110,7 +110,6 @@ def script(tmp_path, monkeypatch):
 
     monkeypatch.setattr(packages, "unpack_llama_cpp", unpack)
     monkeypatch.setattr(packages, "run", run)
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     return script
 
 

@@ -18,7 +18,6 @@ RUNTIME = ModelSettings(threads=1, gpu_layers=0)
 def folder(tmp_path, monkeypatch):
     """An empty data folder, on a machine with 8 GB of free memory."""
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setattr(selection, "system_free", lambda: 8 * 10**9)
     return tmp_path / "data"
 

@@ -20,11 +20,6 @@ from dg_lsp.models.registry import BUNDLED, PRESETS, find_family
 from dg_lsp.runtime import RuntimeSearch
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
-
-
 def test_list_is_a_table_of_all_models(dg_lsp):
     outcome = dg_lsp("models", "list")
     assert outcome.code == 0

@@ -51,7 +51,7 @@ def converter(request):
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch, converter):
+def data(tmp_path, converter):
     """The user's data folder, with the script. The tiny vocabulary has no known checksum."""
     environment = tmp_path / "data/conversion" / installed_library().version
     environment.mkdir(parents=True)
@@ -65,7 +65,6 @@ def data(tmp_path, monkeypatch, converter):
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     return tmp_path / "data"
 
 
@@ -147,8 +146,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED, ".cache"}
 
 
-def test_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch, tmp_path):
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
+def test_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch):
     preset = dataclasses.replace(TINY, size=8_100_000_000, download_size=15_200_000_000_000_000)
     monkeypatch.setattr(registry, "PRESETS", (preset,))
     outcome = dg_lsp("models", "pull", TINY.name)

@@ -25,9 +25,8 @@ GPU_SPEED = {"bytes_per_second": 800e9, "operations_per_second": 80e12}
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
+def machine(monkeypatch):
     """llama.cpp with a processor; `machine["gpu"] = ...` gives it a GPU."""
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     listed = {"devices": [CPU], "cpu": CPU_SPEED, "gpu": None}
     monkeypatch.setattr(setup, "llama_devices", lambda *_: listed)
     return listed

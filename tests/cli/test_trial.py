@@ -17,11 +17,6 @@ from dg_lsp.errors import ModelError
 from dg_lsp.settings import ModelSettings, Settings
 
 
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
-
-
 @pytest.fixture
 def children(monkeypatch):
     """The command lines of the children; they run."""
