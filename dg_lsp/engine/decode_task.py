@@ -437,15 +437,13 @@ def _leftmost_masks(is_mask: Flags) -> range:
     return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
 
-def warm_up(
-    model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int] = (), max_lag: int = 0
-) -> Generator[Progress, None, int]:
+def warm_up(model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int]) -> Generator[Progress, None, int]:
     """Decodes a prompt into the slot that is best for it, with a value between two pieces; returns the slot.
 
-    Nothing is decoded if the slot lacks no more than `max_lag` tokens. The slots `taken` stay as they are.
+    Nothing is decoded if the slot lacks no token. The slots `taken` stay as they are.
     """
     slot = model.slots.choose(prompt_ids, model.client, taken)
-    if len(prompt_ids) - model.slots.num_alike(slot, prompt_ids, model.client) > max_lag:
+    if model.slots.num_alike(slot, prompt_ids, model.client) < len(prompt_ids):
         limits = Limits(canvas_length=0, max_tokens=0, max_lines=None)
         task = DecodeTask(model, DecoderName.AUTO, Layout(prompt_ids), limits, RequestCosts(), slot=slot)
         yield from task.running(task.prefill(prompt_ids))
