@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import TokenIds, common_prefix_length, concat, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
@@ -143,7 +143,7 @@ class ScriptedDenoiser:
         before = self._slots.get(slot, (NO_IDS, ()))[0]
         new = checked_extension(ids, self.spec.vocab_size, self._context_length - len(before))
         self._begin_pass()
-        prompt = token_ids(np.concatenate([before, new]))
+        prompt = concat(before, new)
         targets = [self._targets(prompt[: len(before) + number])[0] for number in range(1, len(new) + 1)]
         self._slots[slot] = prompt, self._targets(prompt)
         next_ids = np.array([text[0] + NUM_SPECIALS if text else END_ID for text in targets], np.int32)

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from dg_lsp.canvas.chat_template import ChatTemplate, TemplateError, TemplateRefusedError, render, render_here
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, concat, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
@@ -150,7 +150,7 @@ def encoded(text: str, tokenizer: Tokenizer) -> TokenIds:
         if (token := tokenizer.special(spelling[0])) is not None:
             ids += [_plain(text[start : spelling.start()], tokenizer), token_ids([token])]
             start = spelling.end()
-    return token_ids(np.concatenate([*ids, _plain(text[start:], tokenizer)]))
+    return concat(*ids, _plain(text[start:], tokenizer))
 
 
 def _plain(text: str, tokenizer: Tokenizer) -> TokenIds:
@@ -176,7 +176,7 @@ def raw_layout(text: str, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int
     Raises:
         RequestError: the text is empty or too long.
     """
-    ids = token_ids(np.concatenate([token_ids(spec.start_ids), encoded(text, tokenizer)]))
+    ids = concat(token_ids(spec.start_ids), encoded(text, tokenizer))
     if not len(ids):
         raise RequestError("there is no text to continue: send a prompt")
     return _checked(ids, "prompt", spec, max_tokens)

@@ -28,6 +28,11 @@ def token_ids(ids: npt.ArrayLike) -> TokenIds:
     return array
 
 
+def concat(*parts: TokenIds) -> TokenIds:
+    """At least one array of ids after the other; shape (N,)."""
+    return token_ids(np.concatenate(parts))
+
+
 def among(ids: TokenIds, wanted: TokenIds) -> Flags:
     """Flags of the ids that occur in a short list, shape (N,). Several times faster than `numpy.isin` at this size."""
     flags: Flags = ids == wanted[0] if len(wanted) == 1 else (ids[:, None] == wanted).any(axis=1)
@@ -118,7 +123,7 @@ class TokenIndex:
         A token either begins with the text or is a proper prefix of it. Shape (N,).
         """
         prefixes = (self._between(text[:length], text[:length]) for length in range(1, len(text)))
-        return token_ids(np.concatenate([*prefixes, self._between(text, text + _HIGHEST)]))
+        return concat(*prefixes, self._between(text, text + _HIGHEST))
 
     def _between(self, first: bytes, last: bytes) -> TokenIds:
         return self._ids[bisect_left(self._pieces, first) : bisect_right(self._pieces, last)]
@@ -205,7 +210,7 @@ class Layout:
         """The layout for causal decoding: the head becomes part of the prompt, and the tail is dropped."""
         if not (len(self.head_ids) or len(self.tail_ids)):
             return self
-        prompt_ids = token_ids(np.concatenate([self.prompt_ids, self.head_ids]))
+        prompt_ids = concat(self.prompt_ids, self.head_ids)
         return replace(self, prompt_ids=prompt_ids, head_ids=NOTHING, tail_ids=NOTHING)
 
 

@@ -13,13 +13,10 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-
-import numpy as np
 
 from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, rendered
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, end_of, token_ids
-from dg_lsp.canvas.spec import FimTemplate, FimTokens, ModelSpec, PromptCut, PromptFormat
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, concat, end_of, token_ids
+from dg_lsp.canvas.spec import FimTemplate, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.snippets import Snippet, SnippetSource, by_importance, in_place
@@ -51,7 +48,7 @@ UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
 _QUESTION = "\U000f1e58"  # stands for the question in a rendered chat
-_EMPTY: Mapping[str, TokenIds] = dict.fromkeys(("{files}", "{prefix}", "{suffix}"), NOTHING)
+_PREFIX_ONLY: FimTemplate = ("{prefix}",)
 
 Encode = Callable[[Snippet], TokenIds]
 
@@ -61,187 +58,6 @@ def takes_snippets(spec: ModelSpec, when: str) -> bool:
     has_files = spec.fim is not None and bool(spec.fim.prompt_with_files)
     is_trained = has_files or spec.takes_snippets or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
-
-
-def snippet_ids(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> TokenIds:
-    """Snippets as code after comments with their paths, then the path of the file itself as a comment; shape (N,).
-
-    At most `SNIPPETS_SHARE` of `max_tokens`.
-    """
-    ids = (prompt.language, *(language_id_of(chunk.path) for chunk in prompt.snippets.chunks))
-    # a file without a name or a comment gets headings in the syntax of the other files
-    language = next((language for language in map(language_of, ids) if language.commented("path")), PLAIN)
-
-    def encode(chunk: Snippet) -> TokenIds:
-        head = language.commented(chunk.path) or f"// {chunk.path}"
-        return encode_after(f"{head}\n{_whole_lines(chunk.text)}", tokenizer, spec)
-
-    if not prompt.snippets.chunks:
-        return NOTHING
-    own = encode(Snippet(prompt.snippets.chunks[0].source, prompt.path or UNTITLED, ""))
-    chunks = fitting(prompt, int(SNIPPETS_SHARE * max_tokens) - len(own), encode)
-    return token_ids(np.concatenate([*chunks, own])) if chunks else NOTHING
-
-
-def encode_after(text: str, tokenizer: Tokenizer, spec: ModelSpec) -> TokenIds:
-    """Ids of a text that follows other tokens: without the blank that SentencePiece puts before a text."""
-    if not spec.adds_blank:
-        return tokenizer.encode(text)
-    # as Code Llama and Mistral do: no token joins this character with the next one
-    return tokenizer.encode(_SINGLE + text)[len(tokenizer.encode(_SINGLE)) :]
-
-
-def _whole_lines(text: str) -> str:
-    return text.strip("\n") + "\n" if text else ""
-
-
-def fitting(prompt: Prompt, room: int, encode: Encode) -> list[TokenIds]:
-    """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
-    taken: list[tuple[int, int, TokenIds]] = []
-    for number, chunk in enumerate(by_importance(prompt.snippets.chunks)):
-        ids = _cut(chunk, room, encode)
-        if len(ids):
-            taken.append((in_place(chunk), -number, ids))
-            room -= len(ids)
-    # within one source the most important snippet is last, nearest to the code
-    return [ids for *_, ids in sorted(taken, key=lambda piece: piece[:2])]
-
-
-def _cut(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
-    """Whole lines at the beginning of a snippet, at the end of a test's output."""
-    is_output = chunk.source is SnippetSource.TEST
-    if room < MIN_ROOM:
-        return NOTHING
-    if len(chunk.text) > room * TOKEN_CHARS:
-        text = chunk.text[-room * TOKEN_CHARS :].partition("\n")[2] if is_output else ""
-        chunk = replace(chunk, text=text or chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
-        if not chunk.text:
-            return NOTHING
-    ids = encode(chunk)
-    if len(ids) <= room:
-        return ids
-    lines = chunk.text.split("\n")
-    num = len(lines) * room // len(ids)
-    while num > 0:
-        ids = encode(replace(chunk, text="\n".join(lines[-num:] if is_output else lines[:num])))
-        if len(ids) <= room:
-            return ids
-        num -= max(1, num // 8)
-    return NOTHING
-
-
-def fim_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """A prompt of 1 to `max_tokens` ids, followed by an open canvas; snippets belong to the code before the gap.
-
-    A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
-    start of the prompt, which would invalidate the cache. Snippets stand where the model's format has other files, or
-    right before the prefix. See `PromptCut` for the end of the prefix.
-    """
-    start, fim = token_ids(spec.start_ids), spec.fim
-    is_prefix_only = spec.prompt_format is PromptFormat.PREFIX
-    if fim is None and not is_prefix_only:
-        raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
-    has_files = fim is not None and bool(fim.prompt_with_files) and not is_prefix_only
-    comments = NOTHING if has_files else snippet_ids(prompt, tokenizer, spec, max_tokens)
-    text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
-    prefix = encode_after(text, tokenizer, spec) if len(comments) else tokenizer.encode(text)
-    removed = b""
-    if spec.cut is PromptCut.TOKEN and prompt.prefix and not prompt.selection:  # a rewrite begins at the cursor
-        prefix, removed = back_up(prefix, prompt.prefix, tokenizer.decode)
-        if is_prefix_only and not len(prefix):
-            prefix = tokenizer.encode("\n")
-    room = max(0, max_tokens - len(start) - len(comments))
-    if fim is None or is_prefix_only:
-        before_ids = token_ids(np.concatenate([comments, end_of(prefix, room, prompt.lookahead)]))
-        return Layout(token_ids(np.concatenate([start, before_ids])), before_ids=before_ids, removed=removed)
-    files = _files(prompt, tokenizer, spec, fim, max_tokens) if has_files else NOTHING
-    template = fim.prompt_with_files if len(files) else fim.prompt
-    words, fields = {"path": prompt.path or UNTITLED}, {**_EMPTY, "{files}": files}
-    room = max(0, room - len(_rendered(template, fields, words, tokenizer, spec)))
-    suffix = encode_after(prompt.suffix, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
-    prefix = token_ids(np.concatenate([comments, end_of(prefix, room - len(suffix), prompt.lookahead)]))
-    fields |= {"{prefix}": prefix, "{suffix}": suffix}
-    prompt_ids = token_ids(np.concatenate([start, _rendered(template, fields, words, tokenizer, spec)]))
-    before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
-    before_ids = _rendered(before, fields, words, tokenizer, spec)
-    return Layout(prompt_ids, before_ids=before_ids, after_ids=suffix, removed=removed)
-
-
-def _files(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, fim: FimTokens, max_tokens: int) -> TokenIds:
-    if not prompt.snippets.chunks:
-        return NOTHING
-
-    def encode(chunk: Snippet) -> TokenIds:
-        words = {"path": chunk.path, "code": _whole_lines(chunk.text)}
-        return _rendered(fim.file, {}, words, tokenizer, spec)
-
-    repository = prompt.snippets.repository
-    first = _rendered(fim.repository, {}, {"repository": repository}, tokenizer, spec) if repository else NOTHING
-    own = _rendered(fim.prompt_with_files, _EMPTY, {"path": prompt.path or UNTITLED}, tokenizer, spec)
-    room = int(SNIPPETS_SHARE * max_tokens) - len(first) - len(own)
-    chunks = fitting(prompt, room, encode)
-    return token_ids(np.concatenate([first, *chunks])) if chunks else NOTHING
-
-
-def _rendered(
-    template: FimTemplate,
-    fields: Mapping[str, TokenIds],
-    words: Mapping[str, str],
-    tokenizer: Tokenizer,
-    spec: ModelSpec,
-) -> TokenIds:
-    """Token ids of a template: `fields` are whole pieces of it, `words` are inserted into its texts."""
-    parts = [
-        token_ids([piece])
-        if isinstance(piece, int)
-        else fields[piece]
-        if piece in fields
-        else encode_after(piece.format(**words), tokenizer, spec)
-        for piece in template
-    ]
-    return token_ids(np.concatenate(parts)) if parts else NOTHING
-
-
-def infill_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout with 1 to `max_tokens` prompt tokens; the tail fills the longest canvas."""
-    start = token_ids(spec.start_ids)
-    before = tokenizer.encode(prompt.prefix or "\n")  # the prompt must not be empty
-    num_head = min(PREFIX_TAIL, len(before) - (not len(start)))
-    cut = len(before) - num_head
-    snippets = snippet_ids(prompt, tokenizer, spec, max_tokens)
-    cached = end_of(before[:cut], max(1, max_tokens - len(start) - len(snippets)), prompt.lookahead)
-    room = max(0, spec.longest_block - num_head - 1)
-    after = tokenizer.encode(prompt.suffix[: room * _MAX_CHARS_PER_TOKEN])
-    return Layout(
-        token_ids(np.concatenate([start, snippets, cached])),
-        head_ids=before[cut:],
-        tail_ids=after[:room],
-        before_ids=before,
-        after_ids=after,
-    )
-
-
-def num_frozen(layout: Layout) -> int:
-    """Frozen tokens of a canvas, at least: the head, and the beginning of the tail."""
-    return len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
-
-
-def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
-    """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
-    most = max(1, length - num_frozen(layout))
-    fitting = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
-    return fitting if len(layout.tail_ids) else fitting[-1:]
-
-
-def shared_length(layout: Layout, length: int, num_canvases: int) -> int:
-    """Length of each canvas so that all canvases fit into one pass."""
-    return max(len(layout.head_ids) + 1, min(length, PASS_TOKENS // max(1, num_canvases)))
-
-
-def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
-    """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
-    most = min(max_tokens, spec.longest_block - num_frozen(layout))
-    return min(2 * gap, most) if gap < most else None
 
 
 CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"
@@ -276,9 +92,16 @@ SNIPPETS_HEADING = "Other code, for reference:\n\n"
 
 
 def template_words(prompt: Prompt) -> dict[str, str]:
-    """The words that a `PromptTemplate` takes from a prompt."""
-    path, language = prompt.path or "a file", prompt.language or "text"
-    return {"path": path, "language": language, "fence": fence_of(prompt), "instruction": prompt.instruction}
+    """The words that a `PromptTemplate` takes from a prompt. The code fence is longer than any in the code."""
+    snippets = (chunk.text for chunk in prompt.snippets.chunks)
+    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
+    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    return {
+        "path": prompt.path or "a file",
+        "language": prompt.language or "text",
+        "fence": "`" * max(3, longest + 1),
+        "instruction": prompt.instruction,
+    }
 
 
 def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
@@ -287,118 +110,280 @@ def snippet_text(snippet: Snippet, fence: str, language: str) -> str:
     return f"{snippet.path}\n{fence}{language}\n{code}\n{fence}\n\n"
 
 
-def fence_of(prompt: Prompt) -> str:
-    """A code fence longer than any in the code."""
-    snippets = (chunk.text for chunk in prompt.snippets.chunks)
-    code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
-    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
-    return "`" * max(3, longest + 1)
-
-
-def instruct_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a fill: the question shows the code below the cursor, and the answer begins with the code above it.
-
-    The line of the cursor is frozen in the canvas; a model without canvases continues at a token boundary. Raises as
-    `rendered` does.
-    """
-    removed = b""
-    line = NOTHING
-    if spec.cut is PromptCut.TOKEN and not prompt.selection:  # a rewrite begins at the cursor
-        above, removed = back_up(tokenizer.encode(prompt.prefix), prompt.prefix, tokenizer.decode)
-    elif spec.sampling is None:
-        above = tokenizer.encode(prompt.prefix)
-    else:
-        above, line = _split_line(prompt.prefix, tokenizer)
-    words = template_words(prompt)
-    below = prompt.suffix if prompt.suffix.strip() else ""
-    template = FILL if below else FILL_AT_END
-    before, after = _question(template, words, prompt, tokenizer, spec, int(max_tokens * SNIPPETS_SHARE))
-    opening = encode_after(CODE_OPENING.format(**words), tokenizer, spec)
-    room = max(0, max_tokens - sum(map(len, [before, after, opening])))
-    suffix = encode_after(below, tokenizer, spec)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix), prompt.lookahead)
-    return Layout(
-        token_ids(np.concatenate([before, suffix, after, opening, shown])),
-        head_ids=line,
-        before_ids=token_ids(np.concatenate([shown, line])),
-        after_ids=suffix,
-        removed=removed,
-        stop=words["fence"],
-    )
-
-
-def _split_line(prefix: str, tokenizer: Tokenizer) -> tuple[TokenIds, TokenIds]:
-    """The ids of the text before a cursor, without and with the part of its line that is frozen in the canvas."""
-    cut = prefix.rfind("\n") + 1
-    line = tokenizer.encode(prefix[cut:])
-    start = max(0, len(line) - 1) // MAX_LINE_HEAD * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
-    return token_ids(np.concatenate([tokenizer.encode(prefix[:cut]), line[:start]])), line[start:]
-
-
-def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """Layout of a rewrite; the code around the selection is cut to `max_tokens` of prompt. Raises as `rendered` does.
-
-    On a canvas the answer begins with the selection's indentation. A model without canvases writes it itself, because
-    many tokenizers join the last blank with the word behind it.
-    """
-    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
-    words = template_words(prompt)
-    lines = prompt.selection.removesuffix("\n") + "\n"
-    above, selection, answer = map(tokenizer.encode, (prompt.prefix, lines, answer_start(prompt, spec)))
-    before, after = _question(REWRITE, words, prompt, tokenizer, spec, int(max_tokens * SNIPPETS_SHARE))
-    between = encode(REWRITE.between.format(**words))
-    room = max(0, max_tokens - sum(map(len, [before, selection, between, selection, after])))
-    suffix = encode(prompt.suffix)[: int(room * SUFFIX_SHARE)]
-    shown = end_of(above, room - len(suffix), prompt.lookahead)
-    return Layout(
-        token_ids(np.concatenate([before, shown, selection, suffix, between, selection, after])),
-        head_ids=token_ids(np.concatenate([encode(CODE_OPENING.format(**words)), answer])),
-        before_ids=token_ids(np.concatenate([shown, selection, answer])),
-        after_ids=suffix,
-        stop=words["fence"],
-    )
-
-
 def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
     """The blanks before the selection's first line, where they are frozen in the canvas of an answer."""
     blanks = prompt.selection[: len(prompt.selection) - len(prompt.selection.lstrip(" "))]
     return blanks if spec.sampling is not None else ""
 
 
-def _question(
-    template: PromptTemplate, words: Mapping[str, str], prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, room: int
-) -> tuple[TokenIds, TokenIds]:
-    """The ids of a chat of one question before the code, with snippets of at most `room` tokens, and after it."""
-    encode = partial(encode_after, tokenizer=tokenizer, spec=spec)
-    opening, closing = _around_question(tokenizer, spec)
-    first = template.before.format(**words)
-    after = _joined(closing, template.request.format(**words), tokenizer, is_before=True)
-    snippets = fitting(prompt, room, lambda chunk: encode(snippet_text(chunk, words["fence"], prompt.language)))
-    if not snippets:
-        return _joined(opening, first, tokenizer), after
-    pieces = [_joined(opening, SNIPPETS_HEADING, tokenizer), *snippets, encode(first)]
-    return token_ids(np.concatenate(pieces)), after
+class _PromptBuilder:
+    """The layouts of one prompt, each with at most `max_tokens` prompt tokens.
+
+    A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
+    start of the prompt, which would invalidate the cache.
+    """
+
+    def __init__(self, prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> None:
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        self._spec = spec
+        self._max_tokens = max_tokens
+        start_ids = spec.start_ids
+        if not start_ids and spec.template in TEMPLATES:
+            # instruct models were trained with the template's first token on all texts
+            token = tokenizer.special(TEMPLATES[spec.template].bos)
+            start_ids = () if token is None else (token,)
+        self._start = token_ids(start_ids)
+        self._max_snippets = int(SNIPPETS_SHARE * max_tokens)
+        self._path = prompt.path or UNTITLED
+
+    def fim(self) -> Layout:
+        """A prompt of 1 token or more, followed by an open canvas; snippets belong to the code before the gap.
+
+        Snippets stand where the model's format has other files, or right before the prefix. See `PromptCut` for the end
+        of the prefix.
+        """
+        spec, prompt = self._spec, self._prompt
+        is_prefix_only = spec.prompt_format is PromptFormat.PREFIX
+        if spec.fim is None and not is_prefix_only:
+            raise ModelUnsupportedError(f"{spec.name} has no fill-in-the-middle tokens; choose another model")
+        fim = None if is_prefix_only else spec.fim
+        has_files = fim is not None and bool(fim.prompt_with_files)
+        files = self._files() if has_files else NOTHING
+        comments = NOTHING if has_files else self._comments()
+        text = prompt.prefix or ("\n" if is_prefix_only else "")  # the prompt must not be empty
+        prefix = self._after(text) if len(comments) else self._tokenizer.encode(text)
+        removed = b""
+        if spec.cut is PromptCut.TOKEN and prompt.prefix and not prompt.selection:  # a rewrite begins at the cursor
+            prefix, removed = back_up(prefix, prompt.prefix, self._tokenizer.decode)
+            if is_prefix_only and not len(prefix):
+                prefix = self._tokenizer.encode("\n")
+        template = _PREFIX_ONLY
+        if fim is not None:
+            template = fim.prompt_with_files if len(files) else fim.prompt
+        frame = self._rendered(template, {"{files}": files})
+        below = prompt.suffix if fim is not None else ""
+        shown, suffix = self._cut(prefix, below, self._start, comments, frame)
+        fields = {"{files}": files, "{prefix}": concat(comments, shown), "{suffix}": suffix}
+        before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
+        return Layout(
+            concat(self._start, self._rendered(template, fields)),
+            before_ids=self._rendered(before, fields),
+            after_ids=suffix,
+            removed=removed,
+        )
+
+    def infill(self) -> Layout:
+        """A prompt of 1 token or more; the tail fills the longest canvas."""
+        prompt = self._prompt
+        before = self._tokenizer.encode(prompt.prefix or "\n")  # the prompt must not be empty
+        num_head = min(PREFIX_TAIL, len(before) - (not len(self._start)))
+        cut = len(before) - num_head
+        snippets = self._comments()
+        room = max(1, self._max_tokens - len(self._start) - len(snippets))
+        room_after = max(0, self._spec.longest_block - num_head - 1)
+        after = self._tokenizer.encode(prompt.suffix[: room_after * _MAX_CHARS_PER_TOKEN])
+        return Layout(
+            concat(self._start, snippets, end_of(before[:cut], room, prompt.lookahead)),
+            head_ids=before[cut:],
+            tail_ids=after[:room_after],
+            before_ids=before,
+            after_ids=after,
+        )
+
+    def instruct(self) -> Layout:
+        """A fill: the question shows the code below the cursor, and the answer begins with the code above it.
+
+        The line of the cursor is frozen in the canvas; a model without canvases continues at a token boundary. Raises
+        as `chat.rendered` does.
+        """
+        spec, prompt, encode = self._spec, self._prompt, self._tokenizer.encode
+        removed = b""
+        above = encode(prompt.prefix)
+        line = NOTHING
+        if spec.cut is PromptCut.TOKEN and not prompt.selection:  # a rewrite begins at the cursor
+            above, removed = back_up(above, prompt.prefix, self._tokenizer.decode)
+        elif spec.sampling is not None:
+            at = prompt.prefix.rfind("\n") + 1
+            line = encode(prompt.prefix[at:])
+            start = max(0, len(line) - 1) // MAX_LINE_HEAD * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
+            above, line = concat(encode(prompt.prefix[:at]), line[:start]), line[start:]
+        words = template_words(prompt)
+        below = prompt.suffix if prompt.suffix.strip() else ""
+        before, after = self._question(FILL if below else FILL_AT_END, words)
+        opening = self._after(CODE_OPENING.format(**words))
+        shown, suffix = self._cut(above, below, before, after, opening)
+        return Layout(
+            concat(before, suffix, after, opening, shown),
+            head_ids=line,
+            before_ids=concat(shown, line),
+            after_ids=suffix,
+            removed=removed,
+            stop=words["fence"],
+        )
+
+    def rewrite(self) -> Layout:
+        """A rewrite, with the code around the selection. Raises as `chat.rendered` does.
+
+        On a canvas the answer begins with the selection's indentation. A model without canvases writes it itself,
+        because many tokenizers join the last blank with the word behind it.
+        """
+        prompt, encode = self._prompt, self._tokenizer.encode
+        words = template_words(prompt)
+        selection = encode(prompt.selection.removesuffix("\n") + "\n")
+        answer = encode(answer_start(prompt, self._spec))
+        before, after = self._question(REWRITE, words)
+        between = self._after(REWRITE.between.format(**words))
+        shown, suffix = self._cut(encode(prompt.prefix), prompt.suffix, before, selection, between, selection, after)
+        return Layout(
+            concat(before, shown, selection, suffix, between, selection, after),
+            head_ids=concat(self._after(CODE_OPENING.format(**words)), answer),
+            before_ids=concat(shown, selection, answer),
+            after_ids=suffix,
+            stop=words["fence"],
+        )
+
+    def _after(self, text: str) -> TokenIds:
+        """Ids of a text that follows other tokens: without the blank that SentencePiece puts before a text."""
+        encode = self._tokenizer.encode
+        if not self._spec.adds_blank:
+            return encode(text)
+        # as Code Llama and Mistral do: no token joins this character with the next one
+        return encode(_SINGLE + text)[len(encode(_SINGLE)) :]
+
+    def _cut(self, above: TokenIds, below: str, *fixed: TokenIds) -> tuple[TokenIds, TokenIds]:
+        """The end of the code above a gap, and the beginning of that below it, in the room beside the fixed parts."""
+        room = max(0, self._max_tokens - sum(map(len, fixed)))
+        suffix = self._after(below)[: int(room * SUFFIX_SHARE)]
+        return end_of(above, room - len(suffix), self._prompt.lookahead), suffix
+
+    def _comments(self) -> TokenIds:
+        """Snippets as code after comments with their paths, then the path of the file itself as a comment."""
+        chunks = self._prompt.snippets.chunks
+        if not chunks:
+            return NOTHING
+        ids = (self._prompt.language, *(language_id_of(chunk.path) for chunk in chunks))
+        # a file without a name or a comment gets headings in the syntax of the other files
+        language = next((language for language in map(language_of, ids) if language.commented("path")), PLAIN)
+
+        def encode(chunk: Snippet) -> TokenIds:
+            head = language.commented(chunk.path) or f"// {chunk.path}"
+            return self._after(f"{head}\n{_whole_lines(chunk.text)}")
+
+        own = encode(Snippet(chunks[0].source, self._path, ""))
+        snippets = self._snippets(self._max_snippets - len(own), encode)
+        return concat(*snippets, own) if snippets else NOTHING
+
+    def _files(self) -> TokenIds:
+        """Snippets in the model's format for several files."""
+        fim = self._spec.fim
+        if fim is None or not self._prompt.snippets.chunks:
+            return NOTHING
+        repository = self._prompt.snippets.repository
+        first = self._rendered(fim.repository, {}, repository=repository) if repository else NOTHING
+        own = self._rendered(fim.prompt_with_files, {})
+
+        def encode(chunk: Snippet) -> TokenIds:
+            return self._rendered(fim.file, {}, path=chunk.path, code=_whole_lines(chunk.text))
+
+        snippets = self._snippets(self._max_snippets - len(first) - len(own), encode)
+        return concat(first, *snippets) if snippets else NOTHING
+
+    def _rendered(
+        self,
+        template: FimTemplate,
+        fields: Mapping[str, TokenIds],
+        *,
+        repository: str = "",
+        path: str = "",
+        code: str = "",
+    ) -> TokenIds:
+        """Token ids of a template. A field that is not given is empty; the words are inserted into other texts."""
+        words = {"path": path or self._path, "code": code, "repository": repository}
+        parts = [NOTHING]
+        for piece in template:
+            if isinstance(piece, int):
+                parts.append(token_ids([piece]))
+            elif piece in ("{files}", "{prefix}", "{suffix}"):
+                parts.append(fields.get(piece, NOTHING))
+            else:
+                parts.append(self._after(piece.format(**words)))
+        return concat(*parts)
+
+    def _question(self, template: PromptTemplate, words: Mapping[str, str]) -> tuple[TokenIds, TokenIds]:
+        """The ids of a chat of one question before the code, with snippets, and after it."""
+        spec, language = self._spec, self._prompt.language
+        chat = rendered((Turn(Role.USER, _QUESTION),), self._tokenizer, spec)
+        opening, mark, closing = chat.partition(_QUESTION)
+        if not mark:
+            raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
+        first = template.before.format(**words)
+        request = self._escaped(template.request.format(**words)) + closing
+        after = encoded(request, self._tokenizer)
+        snippets = self._snippets(
+            self._max_snippets, lambda chunk: self._after(snippet_text(chunk, words["fence"], language))
+        )
+        if not snippets:
+            return encoded(opening + self._escaped(first), self._tokenizer), after
+        heading = encoded(opening + SNIPPETS_HEADING, self._tokenizer)
+        return concat(heading, *snippets, self._after(first)), after
+
+    def _escaped(self, text: str) -> str:
+        return escaped(text, self._tokenizer)
+
+    def _snippets(self, room: int, encode: Encode) -> list[TokenIds]:
+        """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
+        taken: list[tuple[int, TokenIds]] = []
+        for chunk in by_importance(self._prompt.snippets.chunks):
+            ids = _cut_snippet(chunk, room, encode)
+            if len(ids):
+                taken.insert(0, (in_place(chunk), ids))  # the most important one of a source is nearest to the code
+                room -= len(ids)
+        return [ids for _, ids in sorted(taken, key=lambda piece: piece[0])]
 
 
-def _around_question(tokenizer: Tokenizer, spec: ModelSpec) -> tuple[str, str]:
-    before, mark, after = rendered((Turn(Role.USER, _QUESTION),), tokenizer, spec).partition(_QUESTION)
-    if not mark:
-        raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
-    return before, after
+def _whole_lines(text: str) -> str:
+    return text.strip("\n") + "\n" if text else ""
 
 
-def _joined(template: str, text: str, tokenizer: Tokenizer, *, is_before: bool = False) -> TokenIds:
-    """Ids of a part of a template and of the text after it, or before it, tokenized together."""
-    text = escaped(text, tokenizer)
-    return encoded(text + template if is_before else template + text, tokenizer)
+def _cut_snippet(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
+    """Whole lines at the beginning of a snippet, at the end of a test's output."""
+    is_output = chunk.source is SnippetSource.TEST
+    if room < MIN_ROOM:
+        return NOTHING
+    if len(chunk.text) > room * TOKEN_CHARS:
+        text = chunk.text[-room * TOKEN_CHARS :].partition("\n")[2] if is_output else ""
+        chunk = replace(chunk, text=text or chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
+        if not chunk.text:
+            return NOTHING
+    ids = encode(chunk)
+    if len(ids) <= room:
+        return ids
+    lines = chunk.text.split("\n")
+    num = len(lines) * room // len(ids)
+    while num > 0:
+        ids = encode(replace(chunk, text="\n".join(lines[-num:] if is_output else lines[:num])))
+        if len(ids) <= room:
+            return ids
+        num -= max(1, num // 8)
+    return NOTHING
 
 
-_BUILDERS = {
-    PromptFormat.FIM: fim_layout,
-    PromptFormat.PREFIX: fim_layout,
-    PromptFormat.INFILL: infill_layout,
-    PromptFormat.INSTRUCT: instruct_layout,
-}
+def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """The layout of a fill in the spec's format, with at most `max_tokens` prompt tokens.
+
+    Raises:
+        ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
+    """
+    builder = _PromptBuilder(prompt, tokenizer, spec, max_tokens)
+    if spec.prompt_format is PromptFormat.INSTRUCT:
+        return builder.instruct()
+    return builder.infill() if spec.prompt_format is PromptFormat.INFILL else builder.fim()
+
+
+def rewrite_layout(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
+    """The layout of a rewrite by instruction. Raises as `chat.rendered` does."""
+    return _PromptBuilder(prompt, tokenizer, spec, max_tokens).rewrite()
 
 
 def prompt_of(
@@ -414,17 +399,27 @@ def prompt_of(
     return prompt_at(snapshot, offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars, lookahead=lookahead)
 
 
-def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:
-    """The layout of a prompt in the spec's format, with at most `max_tokens` prompt tokens.
+def num_frozen(layout: Layout) -> int:
+    """Frozen tokens of a canvas, at least: the head, and the beginning of the tail."""
+    return len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
 
-    Raises:
-        ModelUnsupportedError: the vocabulary lacks tokens that the format needs.
-    """
-    if spec.prompt_format is not PromptFormat.INSTRUCT and not spec.start_ids and spec.template in TEMPLATES:
-        # instruct models were trained with the template's first token on all texts
-        token = tokenizer.special(TEMPLATES[spec.template].bos)
-        spec = replace(spec, start_ids=() if token is None else (token,))
-    return _BUILDERS[spec.prompt_format](prompt, tokenizer, spec, max_tokens)
+
+def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
+    """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
+    most = max(1, length - num_frozen(layout))
+    fitting = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
+    return fitting if len(layout.tail_ids) else fitting[-1:]
+
+
+def shared_length(layout: Layout, length: int, num_canvases: int) -> int:
+    """Length of each canvas so that all canvases fit into one pass."""
+    return max(len(layout.head_ids) + 1, min(length, PASS_TOKENS // max(1, num_canvases)))
+
+
+def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
+    """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
+    most = min(max_tokens, spec.longest_block - num_frozen(layout))
+    return min(2 * gap, most) if gap < most else None
 
 
 def in_infill_format(spec: ModelSpec) -> ModelSpec:

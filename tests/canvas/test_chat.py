@@ -7,7 +7,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, split_thought
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, fence_of, instruct_layout, rewrite_layout
+from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, layout_of, rewrite_layout
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt, shown_path
@@ -53,7 +53,7 @@ def ids_of(text):
 
 
 def fill_layout(prompt=PROMPT, max_tokens=2000):
-    return instruct_layout(prompt, TOKENIZER, SPEC, max_tokens)
+    return layout_of(prompt, TOKENIZER, SPEC, max_tokens)
 
 
 def spelled(ids):
@@ -83,7 +83,7 @@ def test_a_fill_prompt_word_for_word():
 
 
 def test_a_model_without_canvases_continues_its_answer_at_a_token_boundary():
-    layout = instruct_layout(replace(PROMPT, prefix="def f(x):\n    retu"), TOKENIZER, CAUSAL_SPEC, 2000)
+    layout = layout_of(replace(PROMPT, prefix="def f(x):\n    retu"), TOKENIZER, CAUSAL_SPEC, 2000)
     assert spelled(layout.prompt_ids).endswith("```python\ndef f(x):\n   ")
     assert (layout.removed, len(layout.head_ids)) == (b" retu", 0)
 
@@ -160,11 +160,10 @@ def test_surrounding_code_is_cut_to_fit_a_short_prompt():
     [("x = 1\n", "```"), ("```python\nx\n```\n", "````"), ("  `````\n", "``````"), ("a = '```'\n", "```")],
 )
 def test_the_code_fence_is_longer_than_any_in_the_code(code, fence):
-    assert fence_of(Prompt(code, "")) == fence
-    assert fence_of(Prompt("", code)) == fence
-    layout = fill_layout(replace(PROMPT, prefix=code))
-    assert layout.stop == fence
-    assert f"<channel|>{fence}python\n" in spelled(layout.prompt_ids)
+    for prompt in (replace(PROMPT, prefix=code), replace(PROMPT, suffix=code)):
+        layout = fill_layout(prompt)
+        assert layout.stop == fence
+        assert f"<channel|>{fence}python\n" in spelled(layout.prompt_ids)
 
 
 def test_a_buffer_without_name_or_language_gets_a_prompt():
@@ -178,7 +177,7 @@ def test_a_buffer_without_name_or_language_gets_a_prompt():
 def test_chats_and_instruct_prompts_need_a_known_chat_template(template):
     spec = replace(SPEC, template=template)
     with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
-        instruct_layout(PROMPT, TOKENIZER, spec, 2000)
+        layout_of(PROMPT, TOKENIZER, spec, 2000)
     with pytest.raises(ModelUnsupportedError, match=r"toy has .*chat template"):
         chat_layout(QUESTION, TOKENIZER, spec)
 
@@ -186,7 +185,7 @@ def test_chats_and_instruct_prompts_need_a_known_chat_template(template):
 def test_a_vocabulary_without_a_template_token_is_refused():
     specials = {spelling: token for spelling, token in GEMMA.items() if spelling != "<channel|>"}
     with pytest.raises(ModelUnsupportedError, match=r"<channel\|>"):
-        instruct_layout(PROMPT, GemmaLike(specials), SPEC, 2000)
+        layout_of(PROMPT, GemmaLike(specials), SPEC, 2000)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.layout import token_ids
-from dg_lsp.canvas.prompt_format import fim_layout, in_infill_format, layout_of, snippet_ids, takes_snippets
+from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
@@ -30,7 +30,7 @@ def text_of(ids):
 
 def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
     """The parts of prefix and suffix in the prompt."""
-    layout = fim_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    layout = layout_of(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
     assert len(layout.prompt_ids) <= max_tokens
     return text_of(layout.before_ids) + layout.removed.decode(), text_of(layout.after_ids)
 
@@ -55,7 +55,7 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
     ],
 )
 def test_order_of_prefix_suffix_and_sentinels(spec, prefix, suffix, ids):
-    assert fim_layout(Prompt(prefix, suffix), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
+    assert layout_of(Prompt(prefix, suffix), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
 
 
 def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():
@@ -73,7 +73,7 @@ def test_a_long_prefix_keeps_its_end_and_typing_rarely_moves_its_start():
 
 def test_a_model_without_sentinels_is_refused():
     with pytest.raises(ModelUnsupportedError, match="scripted"):
-        fim_layout(Prompt("", ""), TOKENIZER, replace(MASK_SPEC, fim=None), 100)
+        layout_of(Prompt("", ""), TOKENIZER, replace(MASK_SPEC, fim=None), 100)
 
 
 def test_the_format_infill_drops_the_causal_head_and_the_expectations_of_the_models_own_format():
@@ -114,11 +114,12 @@ def prompt(*chunks, language="python"):
 
 
 def fim_ids(prompt, spec=MASK_SPEC):
-    return fim_layout(prompt, TOKENIZER, spec, 1000).prompt_ids.tolist()
+    return layout_of(prompt, TOKENIZER, spec, 1000).prompt_ids.tolist()
 
 
 def snippet_text(prompt, max_tokens=1000):
-    return text_of(snippet_ids(prompt, TOKENIZER, MASK_SPEC, max_tokens))
+    """The snippets before the prefix."""
+    return text_of(layout_of(prompt, TOKENIZER, MASK_SPEC, max_tokens).before_ids).removesuffix(prompt.prefix)
 
 
 def test_snippets_with_their_paths_come_right_before_the_prefix():
@@ -205,10 +206,10 @@ def test_only_the_part_of_a_huge_snippet_that_may_fit_is_tokenized():
     tokenizer = Mock(wraps=TOKENIZER)
     lines = "\n".join(f"value_{number} = {number}" for number in range(300_000))
     ids, cut = (
-        snippet_ids(prompt(Snippet(SnippetSource.GIVEN, "a.py", text)), tokenizer, MASK_SPEC, 1000)
+        layout_of(prompt(Snippet(SnippetSource.GIVEN, "a.py", text)), tokenizer, MASK_SPEC, 1000).before_ids
         for text in (lines, "x" * 5_000_000)
     )
     assert text_of(ids).startswith("# a.py\nvalue_0 = 0\nvalue_1 = 1\n")
-    assert 200 < len(ids) <= 250
-    assert len(cut) == 0
+    assert 200 < len(ids) <= 254
+    assert text_of(cut) == "x = "
     assert sum(len(call.args[0]) for call in tokenizer.encode.call_args_list) < 200_000

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
-from dg_lsp.canvas.prompt_format import infill_layout
+from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt
 
@@ -14,7 +14,7 @@ START = replace(SPEC, start_ids=(1,))
 
 def laid_out(prefix, suffix, spec=SPEC, max_tokens=100):
     """Prompt, head and tail as text."""
-    layout = infill_layout(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    layout = layout_of(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
     return tuple(TOKENIZER.decode(ids).decode() for ids in (layout.prompt_ids, layout.head_ids, layout.tail_ids))
 
 
@@ -23,7 +23,7 @@ def test_the_end_of_the_prefix_is_in_the_canvas_and_the_rest_in_the_prompt():
 
 
 def test_the_start_token_precedes_an_empty_buffer():
-    layout = infill_layout(Prompt("", "x"), TOKENIZER, START, 100)
+    layout = layout_of(Prompt("", "x"), TOKENIZER, START, 100)
     assert layout.prompt_ids.tolist() == [1]
     assert TOKENIZER.decode(layout.head_ids) == b"\n"
 

@@ -28,7 +28,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduction import Reducer, join, take
 from dg_lsp.backends.threads import threads_for
-from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, token_ids
+from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, concat
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
@@ -280,7 +280,7 @@ class LlamaDenoiser(ContextDenoiser):
         except BackendError:
             self._cache.clear(slot)
             raise
-        self._cache.set_ids(slot, token_ids(np.concatenate([old, ids])))
+        self._cache.set_ids(slot, concat(old, ids))
         return prediction
 
     @override

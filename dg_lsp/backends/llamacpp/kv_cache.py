@@ -7,7 +7,7 @@ import numpy as np
 
 from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
 from dg_lsp.backends.llamacpp.library import decode_error
-from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, concat
 from dg_lsp.canvas.spec import FimTokens
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT
 from dg_lsp.errors import BackendError, ModelMemoryError
@@ -157,7 +157,7 @@ class KvCache:
         self.crop(slot, start)
         self._append(slot, ids)
         self._context.unpark(slot)
-        self.set_ids(slot, token_ids(np.concatenate([old[:start], ids, old[stop:]])))
+        self.set_ids(slot, concat(old[:start], ids, old[stop:]))
 
     def _append(self, slot: int, ids: TokenIds) -> None:
         """Decodes ids after those of the slot; there is room for them. After a `BackendError` the slot is empty."""
@@ -173,7 +173,7 @@ class KvCache:
             self._context.unpark(slot)
             self.clear(slot)
             raise
-        self.set_ids(slot, token_ids(np.concatenate([old, ids])))
+        self.set_ids(slot, concat(old, ids))
 
     def crop(self, slot: int, length: int) -> None:
         """Keeps the first `length` tokens of a slot."""

@@ -28,7 +28,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     estimate_load,
     num_gpu_layers,
 )
-from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.layout import TokenIds, concat, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
 from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import (
@@ -288,7 +288,7 @@ class LlamaTokenizer:
     def encode(self, text: str) -> TokenIds:
         """Shape (N,). A lone surrogate, which UTF-8 does not allow, becomes `?`."""
         parts = _parts(text) if self._is_byte_pair else [text]  # SentencePiece has no expressions
-        return token_ids(np.concatenate([self._tokenized(part, with_specials=False) for part in parts]))
+        return concat(*(self._tokenized(part, with_specials=False) for part in parts))
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer.special`."""

@@ -11,7 +11,7 @@ from tiny_vocabulary import Model, opener
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.canvas.fim import FIM_FAMILIES
-from dg_lsp.canvas.prompt_format import fim_layout, takes_snippets
+from dg_lsp.canvas.prompt_format import layout_of, takes_snippets
 from dg_lsp.canvas.spec import PromptCut, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
@@ -202,7 +202,7 @@ def test_a_prompt_is_the_published_sequence(opened, family, model, prompt, seque
     spec, tokenizer = opened(model)
     assert (spec.prompt_format, spec.fim.family, spec.fim.evidence) == (PromptFormat.FIM, family, "metadata")
     published = replace(spec, fim=replace(spec.fim, cut=PromptCut.CHARACTER))  # the authors' code ends at the cursor
-    layout = fim_layout(prompt, tokenizer, published, 1000)
+    layout = layout_of(prompt, tokenizer, published, 1000)
     assert layout.prompt_ids.tolist() == model.sequence(sequence)
     assert tokenizer.decode(layout.before_ids).decode().endswith(prompt.prefix)
     assert tokenizer.decode(layout.after_ids).decode() == prompt.suffix
@@ -229,7 +229,7 @@ def test_the_keys_of_the_bundled_model_describe_its_row():
 def test_without_a_format_for_several_files_they_are_comments_before_the_prefix(opened, model):
     spec, tokenizer = opened(model)
     prompt = Prompt("x = ", "\n", path="b.py", language="python", snippets=files(("a.py", "a = 1\n")))
-    layout = fim_layout(prompt, tokenizer, spec, 1000)
+    layout = layout_of(prompt, tokenizer, spec, 1000)
     assert tokenizer.decode(layout.before_ids) == b"# a.py\na = 1\n# b.py\nx = "
     assert tokenizer.decode(layout.after_ids) == b"\n"
     assert not takes_snippets(spec, "auto")
