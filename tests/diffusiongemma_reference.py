@@ -1,14 +1,11 @@
-"""transformers' DiffusionGemma as a reference: teacher-forced steps with given noise.
+"""transformers' DiffusionGemma as a reference.
 
 Sampled tokens are not compared: with random weights, a rounding in the seventh digit changes most of them.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import tiny_diffusiongemma as tiny
 import torch
-from torch.distributions import Categorical
 from transformers import DiffusionGemmaForBlockDiffusion, DynamicCache
 
 EVERYTHING = {"full_attention": None, "sliding_attention": None}
@@ -27,19 +24,6 @@ def calm_model(window):
             if "post_attention_layernorm" in name or name.endswith("post_feedforward_layernorm.weight"):
                 weight.mul_(0.1)
     return model
-
-
-@dataclass(frozen=True)
-class ForcedStep:
-    """Input and output of one step."""
-
-    canvas: np.ndarray
-    temperature: float
-    logits: np.ndarray
-    """Shape (L, V)."""
-    entropy: np.ndarray
-    conditioning: np.ndarray | None
-    """The tempered logits of the step before."""
 
 
 class Reference:
@@ -75,23 +59,6 @@ class Reference:
             decoder_attention_mask=masks,
             self_conditioning_logits=None if conditioning is None else conditioning[None].to(self.model.dtype),
         ).logits[0]
-
-    def steps(self, prompt, canvas, temperatures, noise, *, frozen=None, bound=0.1, per_token=False):
-        """Accepted positions get the argmax, the others the noise; frozen ones stay."""
-        from dg_lsp.diffusion.samplers import accept
-
-        cache, conditioning, done = self.encoded(prompt), None, []
-        frozen = np.zeros(len(canvas), dtype=np.bool_) if frozen is None else frozen
-        for temperature, fresh in zip(temperatures, noise, strict=True):
-            last = None if conditioning is None else torch.from_numpy(conditioning)
-            logits = self.logits(cache, canvas, last, per_token=per_token).float().numpy()
-            tempered = (logits / np.float32(temperature)).astype(np.float32)
-            entropy = np.where(frozen, 0, Categorical(logits=torch.from_numpy(tempered)).entropy().numpy())
-            done.append(ForcedStep(canvas, temperature, logits, entropy, conditioning))
-            conditioning = tempered
-            free = np.where(accept(entropy.astype(np.float32), bound), logits.argmax(axis=1), fresh)
-            canvas = np.where(frozen, canvas, free).astype(np.int32)
-        return done
 
     def _windows(self, num_prompt, length):
         """The mask of sliding layers, shape (1, 1, length, kept prompt tokens + length)."""

@@ -186,12 +186,12 @@ def _fused(tiny):
     return fused
 
 
-def logits(tiny, ids, num_causal=0, block_length=0, dtype=np.float32):
+def logits(tiny, ids, num_causal=0, block_length=0):
     """Logits at each position, shape (N, V); the first `num_causal` positions attend only to earlier ones.
 
     With `block_length`, a position attends to its own block and to earlier ones.
     """
-    states = tiny.tensors["token_embd.weight"][np.asarray(ids)].astype(dtype)
+    states = tiny.tensors["token_embd.weight"][np.asarray(ids)]
     seen = np.ones((len(ids), len(ids)), bool)
     seen[:num_causal] = np.tri(len(ids), dtype=bool)[:num_causal]
     if block_length:
@@ -209,11 +209,11 @@ def logits(tiny, ids, num_causal=0, block_length=0, dtype=np.float32):
     return _norm(states, tiny.tensors["output_norm.weight"]) @ tiny.tensors["output.weight"].T
 
 
-def check(prediction, tiny, prompt, canvas, banned_ids, atol, num_causal=0):
+def check(prediction, tiny, prompt, canvas, banned_ids, atol, num_causal=0, block_length=0):
     """Compares a prediction with numpy's; tokens other than masks predict themselves."""
     is_open = np.asarray(canvas) == MASK
     rows = np.arange(len(prompt), len(prompt) + len(canvas)) - tiny.is_shifted
-    expected = logits(tiny, [*prompt, *canvas], num_causal)[np.maximum(rows, 0)]
+    expected = logits(tiny, [*prompt, *canvas], num_causal, block_length)[np.maximum(rows, 0)]
     expected[:, list(banned_ids)] = -np.inf
     held = np.flatnonzero(~is_open)
     expected[held] = -np.inf

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import tiny_masked
+from margins import predict
 from tiny_masked import MASK, softmax
 
 from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
@@ -58,10 +59,6 @@ def open_case(tmp_path, open_masked):
         return tiny, open_masked(path)
 
     return make
-
-
-def predicted(denoiser, canvas):
-    return denoiser.predict(0, [token_ids(canvas)], 0.0, np.random.default_rng(0))[0]
 
 
 def best(tiny, denoiser, ids, rows, **attention):
@@ -141,25 +138,8 @@ def filled(denoiser, prompt, threshold, decoder_class=DiffusionDecoder):
     return draft.ids.tolist()
 
 
-def difference(denoiser, tiny, prompt, canvas, **attention):
-    """The largest difference of a logit at the open positions of a canvas after the prompt from numpy's."""
-    recorded = []
-    reduce = denoiser._reducer.reduce
-
-    def record(logits, temperature, rng, top_k=None):
-        recorded.append(logits.copy())  # the reduction overwrites them
-        return reduce(logits, temperature, rng, top_k=top_k)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(denoiser._reducer, "reduce", record)
-        predicted(denoiser, canvas)
-    rows = len(prompt) + np.flatnonzero(np.asarray(canvas) == MASK) - denoiser.spec.is_shifted
-    exact = tiny_masked.logits(tiny, [*prompt, *canvas], **attention, dtype=np.float64)
-    return np.abs(recorded[0] - exact[rows]).max()
-
-
 @pytest.mark.parametrize("case", [*BLOCKS, SHIFTED], ids=lambda case: case.name)
-def test_logits_are_those_of_block_causal_attention(open_case, case):
+def test_predictions_are_those_of_block_causal_attention(open_case, case):
     tiny, denoiser = open_case(case)
     spec, length = denoiser.spec, case.block_length
     assert (spec.block_length, spec.canvas_lengths, spec.is_bidirectional) == (length, (length,), False)
@@ -172,8 +152,9 @@ def test_logits_are_those_of_block_causal_attention(open_case, case):
             canvas[rng.random(len(canvas)) < share] = MASK
             canvas[-1] = MASK
             if spec.is_shifted and canvas[0] == MASK and not num_prompt % length:
-                canvas[0] = predicted(denoiser, canvas).argmax_ids[0]
-            assert difference(denoiser, tiny, prompt, canvas, block_length=length) < EXACT
+                canvas[0] = predict(denoiser, canvas)[0].argmax_ids[0]
+            [prediction] = predict(denoiser, canvas)
+            tiny_masked.check(prediction, tiny, prompt, canvas, denoiser.spec.banned_ids, EXACT, block_length=length)
 
 
 @pytest.mark.parametrize("case", [*BLOCKS[:3], SHIFTED], ids=lambda case: case.name)
@@ -195,7 +176,9 @@ def test_drafts_and_verified_tokens_are_those_of_nemotron(open_case):
         prompt = rng.integers(5, 200, 30 + number).tolist()
         denoiser.prefill(0, token_ids(prompt[:-1]))
         block = [prompt[-1], *[MASK] * 31]
-        assert difference(denoiser, tiny, prompt[:-1], block, num_causal=len(prompt) - 1) < EXACT
+        [prediction] = predict(denoiser, block)
+        num_causal = len(prompt) - 1
+        tiny_masked.check(prediction, tiny, prompt[:-1], block, denoiser.spec.banned_ids, EXACT, num_causal)
         expected = until_end(linear_spec_generate(tiny, denoiser, prompt), denoiser)
         for decoder in (SpeculativeDecoder, AutoregressiveDecoder):
             fill = filled(denoiser, prompt, DRAFTER.threshold, decoder)

@@ -1,8 +1,8 @@
 """DiffusionGemma on llama.cpp compared with transformers: logits, entropies and accepted positions of every step.
 
-Both get the same canvases and the same noise. With a cache in float32, llama.cpp's half-precision tables remain; the
-default cache is float16. Logits have a standard deviation of 2.4 here; self-conditioning changes them by 6, the first
-token of a prompt by 8, the last token of a canvas by 4.
+Both get the same canvases, noise and conditioning. With a cache in float32, llama.cpp's half-precision tables remain;
+the default cache is float16. Logits have a standard deviation of 2.4 here; self-conditioning changes them by 6, the
+first token of a prompt by 8, the last token of a canvas by 4.
 """
 
 from dataclasses import replace
@@ -10,13 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_diffusiongemma as tiny
+import torch
 from diffusiongemma_reference import Reference, calm_model, clear_bounds
-from margins import lead
+from margins import entropy_of, lead, predict, shares_of
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.device_graph import functions
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, mixture
 from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
@@ -50,75 +49,50 @@ def reference(checkpoint):
     return Reference.load(checkpoint)
 
 
-class Recording:
-    """A denoiser, and the logits of its last pass."""
+@pytest.fixture
+def open_denoiser(checkpoint, opened):
+    """Opens a denoiser that feeds back all of the probability, on the host or on a device."""
 
-    def __init__(self, path, cache, mass, kinds):
-        model = LlamaModel.load(path, CPU)
+    def make(kinds=()):
+        model = LlamaModel.load(checkpoint / "tiny.gguf", CPU)
         model.on_gpu = bool(kinds)
         spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
-        self.denoiser = SelfConditionedDenoiser(model, spec, CPU, mass=mass, kinds=kinds)
-        self.cache = cache
-        self.logits = None
+        return opened(SelfConditionedDenoiser(model, spec, CPU, mass=1.0, kinds=kinds))
 
-    def predict(self, canvas, temperature, conditioning=None):
-        """`conditioning` replaces the last prediction by these tempered logits."""
-        if conditioning is not None:
-            self.denoiser._records[0] = {0: self._record(conditioning)}
-        (prediction,) = self.denoiser.predict(0, [token_ids(canvas)], temperature, np.random.default_rng(0))
-        self.logits = self.denoiser._reduction.logits(range(len(canvas))).copy()
-        return prediction
-
-    def _record(self, logits):
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        feedback = self.denoiser._reduction.feedback
-        if isinstance(feedback, DeviceFeedback):
-            means = (self.denoiser._table.mix(None, shares) * self.denoiser._table.scale).astype(np.float32)
-            # the device's memory, from its second row on
-            functions().backend_tensor_set(feedback.tensors[5], means.ctypes.data, means[0].nbytes, means.nbytes)
-            return np.arange(1, 1 + len(means), dtype=np.int32)
-        order = np.argsort(-shares, axis=1).astype(np.int32)
-        entropy = -(shares * np.log(shares + 1e-30)).sum(axis=1)
-        every = np.arange(len(shares))
-        weights = (shares / shares.max(axis=1, keepdims=True)).astype(np.float32)
-        top_shares = np.take_along_axis(shares, order, 1)
-        return mixture(order, top_shares, every, weights, entropy, feedback.mass, shares.shape[1])
-
-    def check(self, steps, frozen=None):
-        """Compares all steps; returns the number of entropy bounds at which accepted positions could be compared."""
-        tolerance, slack = TOLERANCE[self.cache], ENTROPY_TOLERANCE[self.cache]
-        num_bounds = 0
-        for step in steps:
-            prediction = self.predict(step.canvas, step.temperature, step.conditioning)
-            assert np.abs(self.logits - step.logits).max() < tolerance
-            assert lead(step.logits, prediction.argmax_ids).max() < 2 * tolerance
-            entropy = prediction.entropy if frozen is None else np.where(frozen, np.float32(0), prediction.entropy)
-            assert np.abs(entropy - step.entropy).max() < slack
-            for bound in clear_bounds(step.entropy, slack):
-                num_bounds += 1
-                expected = accept(step.entropy.astype(np.float32), bound)
-                np.testing.assert_array_equal(accept(entropy, bound), expected)
-        return num_bounds
+    return make
 
 
-@pytest.fixture
-def record(checkpoint, request, opened):
-    """Opens denoisers with a cache in float16 or float32."""
+def check(denoiser, reference, material, cache="float32", frozen=None):
+    """Compares all steps; returns the number of entropy bounds at which accepted positions could be compared.
 
-    def open_recording(prompt, cache="float32", mass=1.0, kinds=()):
-        if cache == "float32":
-            request.getfixturevalue("full_precision")
-        recording = Recording(checkpoint / "tiny.gguf", "float16" if kinds else cache, mass, kinds)
-        opened(recording.denoiser).prefill(0, prompt)
-        return recording
+    The reference is conditioned on the logits of the denoiser's last step.
+    """
+    prompt, canvas, noise = material
+    tolerance, slack = TOLERANCE[cache], ENTROPY_TOLERANCE[cache]
+    frozen = np.zeros(len(canvas), np.bool_) if frozen is None else frozen
+    encoded, conditioning, num_bounds = reference.encoded(prompt), None, 0
+    denoiser.prefill(0, prompt)
+    for temperature, fresh in zip(TEMPERATURES, noise, strict=True):
+        (prediction,) = predict(denoiser, canvas, temperature=temperature)
+        logits = denoiser._reduction.logits(range(len(canvas))).copy()
+        expected = reference.logits(encoded, canvas, conditioning).numpy()
+        assert np.abs(logits - expected).max() < tolerance
+        assert lead(expected, prediction.argmax_ids).max() < 2 * tolerance
+        expected_entropy = np.where(frozen, 0, entropy_of(shares_of(expected, temperature))).astype(np.float32)
+        entropy = np.where(frozen, np.float32(0), prediction.entropy)
+        assert np.abs(entropy - expected_entropy).max() < slack
+        for bound in clear_bounds(expected_entropy, slack):
+            num_bounds += 1
+            np.testing.assert_array_equal(accept(entropy, bound), accept(expected_entropy, bound))
+        conditioning = torch.from_numpy(logits / np.float32(temperature))
+        free = np.where(accept(expected_entropy, 3.0), expected.argmax(axis=1), fresh)
+        canvas = np.where(frozen, canvas, free).astype(np.int32)
+    return num_bounds
 
-    return open_recording
 
-
-def material(num_prompt, length, seed=0):
+def material(num_prompt, length):
     """Prompt, canvas and the noise of each step."""
-    rng = np.random.default_rng([num_prompt, length, seed])
+    rng = np.random.default_rng([num_prompt, length, 0])
     ids = [rng.integers(0, tiny.VOCAB_SIZE, shape).astype(np.int32) for shape in (num_prompt, length, (4, length))]
     return token_ids(ids[0]), ids[1], ids[2]
 
@@ -126,48 +100,45 @@ def material(num_prompt, length, seed=0):
 @pytest.mark.parametrize("cache", ["float32", "float16"])
 @pytest.mark.parametrize("length", [8, 16, 32, 64])
 @pytest.mark.parametrize("num_prompt", [1, 32])
-def test_every_step_equals_the_references(reference, record, num_prompt, length, cache):
-    prompt, canvas, noise = material(num_prompt, length)
-    num_bounds = record(prompt, cache).check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
+def test_every_step_equals_the_references(request, reference, open_denoiser, num_prompt, length, cache):
+    if cache == "float32":
+        request.getfixturevalue("full_precision")
+    num_bounds = check(open_denoiser(), reference, material(num_prompt, length), cache)
     assert num_bounds or cache == "float16"  # rounding may leave no clear bound
 
 
-def test_every_step_on_a_device_equals_the_references(reference, record):
+def test_every_step_on_a_device_equals_the_references(full_precision, reference, open_denoiser):
     """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
-    prompt, canvas, noise = material(20, 32)
-    recording = record(prompt, kinds=("cpu",))
-    assert isinstance(recording.denoiser._reduction.feedback, DeviceFeedback)
-    recording.check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
+    denoiser = open_denoiser(("cpu",))
+    assert denoiser.footprint.sampling == "device"
+    check(denoiser, reference, material(20, 32), "float16")
 
 
 @pytest.mark.parametrize("length", [8, 32, 64])
 @pytest.mark.parametrize("num_prompt", [88, 95, 96, 300])
-def test_every_step_beyond_the_window_equals_the_references(reference, record, num_prompt, length):
+def test_every_step_beyond_the_window_equals_the_references(
+    full_precision, reference, open_denoiser, num_prompt, length
+):
     """All positions of a canvas attend to the same last prompt tokens; a window for each token would be far off."""
-    prompt, canvas, noise = material(num_prompt, length)
-    record(prompt).check(reference.steps(prompt, canvas, TEMPERATURES, noise, bound=3.0))
-    first, windowed = (
-        reference.steps(prompt, canvas, TEMPERATURES[:1], noise[:1], per_token=per_token)[0].logits
-        for per_token in (False, True)
-    )
+    check(open_denoiser(), reference, material(num_prompt, length))
+    prompt, canvas, _ = material(num_prompt, length)
+    encoded = reference.encoded(prompt)
+    first, windowed = (reference.logits(encoded, canvas, per_token=per_token) for per_token in (False, True))
     is_cut = num_prompt + length > WINDOW
-    assert (np.abs(first - windowed).max() > 10 * TOLERANCE["float32"]) == is_cut
+    assert ((first - windowed).abs().max() > 10 * TOLERANCE["float32"]) == is_cut
 
 
-def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(reference, record):
+def test_canvases_of_one_pass_attend_to_the_end_of_a_long_prompt(full_precision, reference, open_denoiser):
     prompt, canvas, noise = material(150, 16)
     canvases = [canvas, noise[0], noise[1]]
-    recording = record(prompt)
-    recording.denoiser.predict(0, [*map(token_ids, canvases)], 0.8, np.random.default_rng(0))
-    cache = reference.encoded(prompt)
-    expected = np.concatenate([reference.logits(cache, ids) for ids in canvases])
-    logits = recording.denoiser._reduction.logits(range(len(expected)))
+    denoiser = open_denoiser()
+    denoiser.prefill(0, prompt)
+    predict(denoiser, *canvases, temperature=0.8)
+    encoded = reference.encoded(prompt)
+    expected = np.concatenate([reference.logits(encoded, ids) for ids in canvases])
+    logits = denoiser._reduction.logits(range(len(expected)))
     assert np.abs(logits - expected).max() < TOLERANCE["float32"]
 
 
-def test_frozen_positions_are_conditioned_on_the_models_prediction(reference, record):
-    prompt, canvas, noise = material(20, 32)
-    frozen = np.arange(32) % 3 == 0
-    steps = reference.steps(prompt, canvas, TEMPERATURES, noise, frozen=frozen, bound=3.0)
-    assert all(np.array_equal(step.canvas[frozen], canvas[frozen]) for step in steps)
-    record(prompt).check(steps, frozen)
+def test_frozen_positions_are_conditioned_on_the_models_prediction(full_precision, reference, open_denoiser):
+    check(open_denoiser(), reference, material(20, 32), frozen=np.arange(32) % 3 == 0)
