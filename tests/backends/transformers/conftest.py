@@ -11,7 +11,7 @@ from tiny_diffusiongemma import tiny_model
 
 from dg_lsp.backends.transformers import network as network_module
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
-from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits, soft_cap
+from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, reduce_logits
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 
 WINDOW = 24
@@ -27,16 +27,6 @@ SPEC = ModelSpec(
     has_causal_head=False,
     template="gemma4",
 )
-
-
-class RecordLogits:
-    """A reduction that stores the logits of the last step."""
-
-    logits = None
-
-    def __call__(self, raw, cap, *options):
-        self.logits = soft_cap(raw, cap)
-        return reduce_logits(raw, cap, *options)
 
 
 def _damp(model):

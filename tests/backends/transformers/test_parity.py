@@ -1,4 +1,4 @@
-"""Compares logits, entropies and accepted positions with transformers' own forward pass, and tokens with `generate`.
+"""Compares entropies, probabilities and accepted positions with transformers' forward pass, and tokens with `generate`.
 
 Each step of the forward pass starts from the same canvas: with random weights one other token changes all later ones.
 """
@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from margins import predict
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
 from dg_lsp.backends.transformers.network import reduce_logits, soft_cap
-from dg_lsp.canvas.layout import Canvas
+from dg_lsp.canvas.layout import Canvas, common_prefix_length
 from dg_lsp.diffusion.samplers import accept, denoise
 
-from .conftest import SPEC, WINDOW, RecordLogits
+from .conftest import SPEC, WINDOW
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Of logits around 1. transformers computes norms and the soft cap in float32 in any case."""
@@ -26,49 +27,41 @@ def models(request):
     return reference, network, TOLERANCE[reference.model.dtype]
 
 
-def entropies(logits):
-    return torch.distributions.Categorical(logits=logits).entropy().numpy()
+def check(denoiser, reference, cache, canvas, temperature, last, tolerance):
+    """Compares a step with transformers'; returns the tempered logits of that one."""
+    (prediction,) = predict(denoiser, canvas, temperature=temperature)
+    logits = reference.logits(cache, canvas, last) / temperature
+    expected = torch.distributions.Categorical(logits=logits).entropy().numpy()
+    assert np.abs(prediction.entropy - expected).max() < 10 * tolerance
+    assert np.array_equal(accept(prediction.entropy, 2.0), accept(expected, 2.0))
+    assert np.abs(prediction.confidence - logits.softmax(-1).max(-1).values.numpy()).max() < tolerance
+    return logits
 
 
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, WINDOW + 1, 200])
-def test_first_and_conditioned_steps_compute_the_logits_of_transformers(models, open_denoiser, draw_ids, length):
+def test_first_and_conditioned_steps_compute_the_numbers_of_transformers(models, open_denoiser, draw_ids, length):
     reference, network, tolerance = models
-    recorded = RecordLogits()
-    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
-    prompt = draw_ids(length)
+    denoiser, prompt = open_denoiser(network), draw_ids(length)
     cache = reference.encoded(prompt)
     for size in (8, 24, 64):
         denoiser.prefill(0, prompt[:0])
         denoiser.prefill(0, prompt)
         last = None
         for temperature in (0.8, 0.72, 0.64):
-            canvas = draw_ids(size)
-            (prediction,) = denoiser.predict(0, [canvas], temperature, rng)
-            logits = reference.logits(cache, canvas, last)
-            last = logits / temperature
-            assert (recorded.logits - logits).abs().max() < tolerance
-            expected = entropies(last)
-            assert np.abs(prediction.entropy - expected).max() < 10 * tolerance
-            assert np.array_equal(accept(prediction.entropy, 2.0), accept(expected, 2.0))
-            confidence = last.softmax(-1).max(-1).values.numpy()
-            assert np.abs(prediction.confidence - confidence).max() < tolerance
+            last = check(denoiser, reference, cache, draw_ids(size), temperature, last, tolerance)
 
 
-def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_logits(float64_models, open_denoiser, draw_ids):
+def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_numbers(float64_models, open_denoiser, draw_ids):
     """Across the edge of the sliding window and far beyond it, by single tokens and by many."""
     reference, network = float64_models
-    recorded = RecordLogits()
-    denoiser, rng = open_denoiser(network, reduce=recorded), np.random.default_rng(0)
+    denoiser = open_denoiser(network)
     text, canvas = draw_ids(200), draw_ids(16)
     prompts = [text[:size] for size in (10, 11, 12, 20, 23, 24, 25, 26, 60, 61, 150, 149, 100, 24, 23, 5, 90)]
     prompts += [np.concatenate([text[:70], draw_ids(20)]), np.concatenate([text[:40], draw_ids(3)]), text]
     before = text[:0]
     for prompt in prompts:
-        shared = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), None)
-        kept = min(len(before), len(prompt)) if shared is None else shared
-        assert denoiser.prefill(0, prompt) == len(prompt) - kept
-        denoiser.predict(0, [canvas], 0.8, rng)
-        assert (recorded.logits - reference.logits(reference.encoded(prompt), canvas)).abs().max() < 1e-6
+        assert denoiser.prefill(0, prompt) == len(prompt) - common_prefix_length(before, prompt)
+        check(denoiser, reference, reference.encoded(prompt), canvas, 0.8, None, 1e-6)
         before = prompt
 
 
