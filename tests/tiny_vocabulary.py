@@ -97,7 +97,7 @@ def opener(folder):
 
         def load(model, **texts):
             path = write(folder / f"{model.filename}.gguf", model, **texts)
-            weights = stack.enter_context(closing(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0))))
+            weights = stack.enter_context(closing(LlamaModel(path, ModelSettings(threads=1, gpu_layers=0))))
             specials = weights.tokenizer.specials()
             return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
 

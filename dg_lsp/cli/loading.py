@@ -203,7 +203,7 @@ def load_file(
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
         return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
 
-    weights = LlamaModel.load(path, settings.model, check_tensors=check_tensors, source=source)
+    weights = LlamaModel(path, settings.model, check_tensors=check_tensors, source=source)
     try:
         specials = None if "dg.version" in weights.metadata else weights.tokenizer.specials()
         spec = describe(weights.metadata, weights.vocab_size, name, specials)

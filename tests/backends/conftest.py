@@ -78,7 +78,7 @@ def open_denoiser(tiny_path, opened):
 
     def open_model(spec=SPEC, *, path=tiny_path, **settings):
         chosen = runtime(**settings)
-        return opened(LlamaDenoiser(LlamaModel.load(path, chosen), spec, chosen))
+        return opened(LlamaDenoiser(LlamaModel(path, chosen), spec, chosen))
 
     open_model.mask = SPEC
     open_model.uniform = replace(SPEC, sampling=UniformSampling())
@@ -106,7 +106,7 @@ def open_masked(opened):
 
     def open_model(path, *, spec=None, **settings):
         chosen = runtime(**settings)
-        model = LlamaModel.load(path, chosen)
+        model = LlamaModel(path, chosen)
         described = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
         try:
             return opened(denoiser_for(model, replace(described, **(spec or {})), chosen))

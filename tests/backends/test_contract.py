@@ -36,7 +36,7 @@ def denoiser(request, open_denoiser, open_masked, masked_model, opened):
     if request.param == "gemma-transformers":
         return opened(open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), cpu))
     if backend == "gemma":
-        model = LlamaModel.load(request.getfixturevalue("tiny_repacked"), cpu)
+        model = LlamaModel(request.getfixturevalue("tiny_repacked"), cpu)
         model.on_gpu = noise == "device"
         spec = describe(model.metadata, model.vocab_size, "tiny")
         made = opened(SelfConditionedDenoiser(model, spec, cpu, kinds=("cpu",)))

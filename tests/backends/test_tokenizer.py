@@ -33,7 +33,7 @@ def backend(request):
         checkpoint, spec = read_folder(folder)
         yield request.param, CheckpointTokenizer(folder, checkpoint.special_ids, spec.vocab_size)
     else:
-        model = LlamaModel.load(request.getfixturevalue("tiny_path"), ModelSettings(threads=1, gpu_layers=0))
+        model = LlamaModel(request.getfixturevalue("tiny_path"), ModelSettings(threads=1, gpu_layers=0))
         yield request.param, model.tokenizer
         model.close()
 
@@ -58,7 +58,7 @@ def test_decoding_returns_the_encoded_text_without_special_tokens(backend, text)
 @pytest.mark.parametrize("splitter", ["deepseek-coder", "default"])
 def test_a_word_of_a_million_letters_does_not_overflow_the_stack(tmp_path, splitter):
     path = tiny_vocabulary.write(tmp_path / "m.gguf", tiny_vocabulary.Model(()), tokenizer__ggml__pre=splitter)
-    with closing(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0))) as model:
+    with closing(LlamaModel(path, ModelSettings(threads=1, gpu_layers=0))) as model:
         for char in "a é\n!":
             text = f"x = {1_000_000 * char}"
             assert model.tokenizer.decode(model.tokenizer.encode(text)).decode() == text

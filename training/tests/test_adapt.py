@@ -95,7 +95,7 @@ def causal_logits(model, ids):
 
 
 def loaded(path):
-    return closing(LlamaModel.load(path, CPU))
+    return closing(LlamaModel(path, CPU))
 
 
 def test_logits_of_the_kept_tokens_are_those_of_transformers(source, exported, toy):
@@ -152,7 +152,7 @@ def test_the_first_guess_of_a_canvas_is_the_causal_model_s_own(source, exported)
         ids = torch.tensor(np.concatenate([prompt, canvas]))[None]
         states = network.hidden(ids, torch.arange(n + m)[None], mask)[0]
         logits = (states[n - 1 : -1] @ network.output_weight.T).numpy()
-    model = LlamaModel.load(exported.path, CPU)
+    model = LlamaModel(exported.path, CPU)
     spec = describe(model.metadata, model.vocab_size, "tiny")
     assert spec.is_shifted
     with closing(denoiser_for(model, spec, CPU)) as denoiser:
@@ -188,7 +188,7 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
     assert last["content"] < first["content"]
     assert last["next_token"] < first["next_token"]
     assert {"next_token_middle", "masked_middle", "fill", "masked_middle_leftmost"} <= set(reports[-1])
-    model = LlamaModel.load(path, CPU)
+    model = LlamaModel(path, CPU)
     spec = describe(model.metadata, model.vocab_size, path.stem)
     assert spec.start_ids == ((END_OF_TEXT,) if source.architecture == "llama" else ())
     denoiser = denoiser_for(model, spec, CPU)

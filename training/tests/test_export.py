@@ -41,7 +41,7 @@ def write(path, toy, network, file_type="F32"):
 
 def test_the_product_reads_the_metadata(toy, network, tmp_path):
     path = write(tmp_path / "a.gguf", toy, network)
-    with closing(LlamaModel.load(path, ModelSettings(threads=1, gpu_layers=0))) as model:
+    with closing(LlamaModel(path, ModelSettings(threads=1, gpu_layers=0))) as model:
         spec = describe(model.metadata, model.vocab_size, "tiny")
         metadata = model.metadata
     assert spec.canvas_lengths == (8, 16)

@@ -20,7 +20,7 @@ ODD_TEXTS = [
 def test_training_and_llama_cpp_give_text_the_same_ids(sample_files):
     for bundled in BUNDLED:
         tokenizer = read_vocabulary(read_header(bundled.path)).tokenizer()
-        with closing(LlamaModel.load(bundled.path, ModelSettings(threads=1, gpu_layers=0))) as model:
+        with closing(LlamaModel(bundled.path, ModelSettings(threads=1, gpu_layers=0))) as model:
             for text in [*ODD_TEXTS, *(file.text for file in sample_files[::12])]:
                 ids = model.tokenizer.encode(text)
                 assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids

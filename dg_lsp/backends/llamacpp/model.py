@@ -20,9 +20,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     CPU,
     MAX_LAYERS,
-    MemoryEstimate,
     ModelSizes,
-    Placement,
     check_fits,
     choose_placement,
     estimate_load,
@@ -87,36 +85,68 @@ class LlamaModel:
     """A loaded model. Only for one thread, which also runs its contexts."""
 
     def __init__(
-        self,
-        handle: Any,
-        path: Path,
-        weights: MemoryEstimate,
-        header: GGUFHeader,
-        *,
-        gpu_layers: int,
-        mapped: bool,
-        placement: Placement = CPU,
+        self, path: Path, settings: ModelSettings, *, check_tensors: bool = False, source: Path | None = None
     ) -> None:
-        api = library().api
+        """Loads a GGUF file; for the prompt attention `per_request` as an architecture with a KV cache.
+
+        `check_tensors` reads all weights and refuses numbers that are not finite. `source` is another path of the file,
+        by which llama.cpp opens it.
+
+        Raises:
+            ModelError: the file is missing, broken or not supported, or does not fit into memory.
+            SettingsError: the settings name a GPU that is not there.
+            BackendError: llama-cpp-python cannot be loaded.
+        """
+        header = checked_header(path, source)
+        native = library()
+        api = native.api
         self._api = api
-        self._handle = handle
         self.path = path
         self.size_bytes = path.stat().st_size
-        self.weights = weights
-        self.mapped_bytes = weights.host if mapped else 0
-        """Weights that the system may drop from memory, so that every step would read them from the disk."""
-        self.placement = placement
-        self.on_gpu = gpu_layers != 0
+        params = api.llama_model_default_params()
+        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
+        params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
+        params.check_tensors = check_tensors
+        # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
+        params.use_extra_bufts = b"AMX_INT8 = 1" not in api.llama_print_system_info()
+        self.on_gpu = params.n_gpu_layers != 0
         """Whether any layer is on a GPU."""
+        self.weights, needed = estimate_load(
+            header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length
+        )
+        listed = gpus() if self.on_gpu else ()
+        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
+        check_fits(str(path), needed, ADVICE, placement=self.placement)
+        shares = self.placement.apply(params, api)
+        alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
+        is_mapped = self.size_bytes >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
+        self.mapped_bytes = self.weights.host if is_mapped and alias is None else 0
+        """Weights that the system may drop from memory, so that every step would read them from the disk."""
+        if not is_mapped:
+            params.load_mode = api.LLAMA_LOAD_MODE_NONE
+        with contextlib.ExitStack() as copies:
+            opened = source or path
+            if alias is not None:
+                opened = copies.enter_context(aliased_copy(header, alias))
+                header = read_header(opened)
+            native.problems.clear()
+            self._handle: Any = api.llama_model_load_from_file(str(opened).encode(), params)
+        del shares
+        if not self._handle:
+            raise load_error(path, native.problems)
+        self._read(header, params.n_gpu_layers)
+
+    def _read(self, header: GGUFHeader, gpu_layers: int) -> None:
+        """Reads the properties of the loaded model; refuses and frees one that cannot denoise a canvas."""
+        api, handle = self._api, self._handle
         values = {key: value.read() for key, value in header.values.items() if value.kind != gguf.ARRAY}
         self.metadata: Mapping[str, str] = MappingProxyType({key: _text(value) for key, value in values.items()})
         """All keys of the file except arrays, with the values as strings."""
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
-        self.description = escaped(description.value.decode("utf-8", "replace"))
         num_millions = api.llama_model_n_params(handle) / 1e6  # llama.cpp has names for common numbers only
         counted = f"{num_millions / 1e3:.1f}B" if num_millions >= 1e3 else f"{num_millions:.1f}M"
-        self.description = self.description.replace(" ?B ", f" {counted} ")
+        self.description = escaped(description.value.decode("utf-8", "replace")).replace(" ?B ", f" {counted} ")
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))
@@ -130,62 +160,9 @@ class LlamaModel:
         self.gpu_share = min(1.0, num_gpu_layers(gpu_layers, self.sizes.layers) / max(1, self.sizes.layers))
         """Share of the layers on the GPU; their keys and values are there as well."""
         self.tokenizer = LlamaTokenizer(vocabulary, self.vocab_size)
-        self._check_supported(api.llama_vocab_type(vocabulary))
-
-    @classmethod
-    def load(
-        cls, path: Path, settings: ModelSettings, *, check_tensors: bool = False, source: Path | None = None
-    ) -> "LlamaModel":
-        """Loads a GGUF file; for the prompt attention `per_request` as an architecture with a KV cache.
-
-        `check_tensors` reads all weights and refuses numbers that are not finite. `source` is another path of the file,
-        by which llama.cpp opens it.
-
-        Raises:
-            ModelError: the file is missing, broken or not supported, or does not fit into memory.
-            SettingsError: the settings name a GPU that is not there.
-            BackendError: llama-cpp-python cannot be loaded.
-        """
-        header = checked_header(path, source)
-        native = library()
-        params = native.api.llama_model_default_params()
-        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
-        params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
-        params.check_tensors = check_tensors
-        # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
-        params.use_extra_bufts = b"AMX_INT8 = 1" not in native.api.llama_print_system_info()
-        weights, needed = estimate_load(header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length)
-        listed = gpus() if params.n_gpu_layers else ()
-        placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
-        check_fits(str(path), needed, ADVICE, placement=placement)
-        shares = placement.apply(params, native.api)
-        alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
-        is_mapped = path.stat().st_size >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
-        if not is_mapped:
-            params.load_mode = native.api.LLAMA_LOAD_MODE_NONE
-        with contextlib.ExitStack() as copies:
-            opened = source or path
-            if alias is not None:
-                opened = copies.enter_context(aliased_copy(header, alias))
-                header = read_header(opened)
-            native.problems.clear()
-            handle = native.api.llama_model_load_from_file(str(opened).encode(), params)
-        del shares
-        if not handle:
-            raise load_error(path, native.problems)
-        try:
-            return cls(
-                handle,
-                path,
-                weights,
-                header,
-                gpu_layers=params.n_gpu_layers,
-                mapped=is_mapped and alias is None,
-                placement=placement,
-            )
-        except ModelUnsupportedError:
-            native.api.llama_model_free(handle)
-            raise
+        if problem := self._problem(api.llama_vocab_type(vocabulary)):
+            self.close()
+            raise ModelUnsupportedError(f"{self.path} {problem}")
 
     @property
     def native(self) -> Any:
@@ -219,19 +196,18 @@ class LlamaModel:
             self._api.llama_model_free(self._handle)
             self._handle = None
 
-    def _check_supported(self, vocab_type: int) -> None:
-        """Refuses models that llama.cpp loads but that cannot denoise a canvas."""
+    def _problem(self, vocab_type: int) -> str:
+        """Why a model that llama.cpp loads cannot denoise a canvas; empty if it can."""
         api, handle = self._api, self._handle
         if vocab_type == 0 or not self.vocab_size:
-            raise ModelUnsupportedError(f"{self.path} has no vocabulary; use a model with its tokenizer inside")
+            return "has no vocabulary; use a model with its tokenizer inside"
         if api.llama_model_n_ctx_train(handle) < 1:  # overflowed; such a context would take all memory
-            raise ModelUnsupportedError(f"{self.path} has an impossible context length; use another model")
+            return "has an impossible context length; use another model"
         if api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle):
-            raise ModelUnsupportedError(f"{self.path} is an encoder, not a language model; use another model")
+            return "is an encoder, not a language model; use another model"
         if api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle):
-            raise ModelUnsupportedError(
-                f"{self.path} has recurrent memory, which cannot be cropped after a step; use another model"
-            )
+            return "has recurrent memory, which cannot be cropped after a step; use another model"
+        return ""
 
 
 def _text(value: object) -> str:

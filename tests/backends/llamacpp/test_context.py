@@ -37,7 +37,7 @@ def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
         if kind != "conditioned":
             return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
         settings = ModelSettings(threads=1, gpu_layers=0, **settings)
-        model = LlamaModel.load(tiny_repacked, settings)
+        model = LlamaModel(tiny_repacked, settings)
         spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
         return opened(SelfConditionedDenoiser(model, spec, settings, mass=1.0))
 

@@ -41,7 +41,7 @@ def open_with(tiny_repacked, opened, monkeypatch):
     monkeypatch.setattr(self_conditioning, "_BLOCK_TOKENS", 100)
 
     def make(kinds=None, *, banned=None):
-        model = LlamaModel.load(tiny_repacked, CPU)
+        model = LlamaModel(tiny_repacked, CPU)
         model.on_gpu = kinds is not None
         spec = describe(model.metadata, model.vocab_size, "tiny")
         spec = spec if banned is None else replace(spec, banned_ids=banned)

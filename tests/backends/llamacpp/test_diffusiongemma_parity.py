@@ -54,7 +54,7 @@ def open_denoiser(checkpoint, opened):
     """Opens a denoiser that feeds back all of the probability, on the host or on a device."""
 
     def make(kinds=()):
-        model = LlamaModel.load(checkpoint / "tiny.gguf", CPU)
+        model = LlamaModel(checkpoint / "tiny.gguf", CPU)
         model.on_gpu = bool(kinds)
         spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
         return opened(SelfConditionedDenoiser(model, spec, CPU, mass=1.0, kinds=kinds))

@@ -216,7 +216,7 @@ def test_every_family_is_held_against_its_published_sequence():
 
 
 def test_the_keys_of_the_bundled_model_describe_its_row():
-    weights = LlamaModel.load(BUNDLED[0].path, ModelSettings(threads=1, gpu_layers=0))
+    weights = LlamaModel(BUNDLED[0].path, ModelSettings(threads=1, gpu_layers=0))
     try:
         spec = describe(weights.metadata, weights.vocab_size, BUNDLED[0].name)
         row = FIM_FAMILIES[spec.fim.family].tokens(weights.tokenizer.specials().spellings)

@@ -127,7 +127,7 @@ def test_context_has_room_for_a_canvas_that_grows(masked_model, open_masked):
 
 def test_tokens_that_a_causal_pass_allows_do_not_limit_the_canvas_after_it(tiny_path, open_denoiser, opened):
     settings, spec = ModelSettings(threads=1, gpu_layers=0), replace(open_denoiser.mask, is_shifted=True)
-    denoiser = opened(denoiser_for(LlamaModel.load(tiny_path, settings), spec, settings))
+    denoiser = opened(denoiser_for(LlamaModel(tiny_path, settings), spec, settings))
     first = []
     for allowed in (None, {0: np.array([20, 21], np.int32)}):
         denoiser.prefill(0, PROMPT[:-1])

@@ -175,7 +175,7 @@ def test_model_is_refused_before_it_is_loaded(machine, monkeypatch, tiny_path, s
     monkeypatch.setattr(model, "_MAPPED_BYTES", smallest)
     monkeypatch.setattr(library.library().api, "llama_model_load_from_file", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(ModelMemoryError, match=r"tiny\.gguf needs \d+ MB .* 21 MB free: use a smaller model"):
-        LlamaModel.load(tiny_path, CPU)
+        LlamaModel(tiny_path, CPU)
 
 
 @pytest.mark.parametrize("length", [50_000_000, 4_000_000_000, 10**15])

@@ -26,7 +26,7 @@ PER_REQUEST = ModelSettings(threads=1, gpu_layers=0, prompt_attention="per_reque
 
 def test_properties_of_a_model(write_model, tmp_path):
     path = write_model(name="ä" * 500).rename(tmp_path / "modèle 😋.gguf")
-    loaded = LlamaModel.load(path, CPU)
+    loaded = LlamaModel(path, CPU)
     assert (loaded.vocab_size, loaded.size_bytes, loaded.on_gpu) == (268, path.stat().st_size, False)
     assert "qwen2" in loaded.description
     assert loaded.metadata["general.name"] == "ä" * 500
@@ -42,7 +42,7 @@ def test_architecture_that_cannot_be_run_is_refused(write_model, architecture):
     """llama.cpp knows two of them, but their own keys and tensors are missing."""
     kind = ModelUnsupportedError if architecture == "nonsense" else ModelError
     with pytest.raises(kind, match=r"^[^\n]+$"):
-        LlamaModel.load(write_model(architecture=architecture), CPU)
+        LlamaModel(write_model(architecture=architecture), CPU)
 
 
 def test_native_log_is_not_printed(open_denoiser, tiny_path, tmp_path, capfd):
@@ -51,7 +51,7 @@ def test_native_log_is_not_printed(open_denoiser, tiny_path, tmp_path, capfd):
     broken.write_bytes(tiny_path.read_bytes()[:5000])
     open_denoiser().prefill(0, token_ids(range(5, 9)))
     with pytest.raises(ModelError):
-        LlamaModel.load(broken, CPU)
+        LlamaModel(broken, CPU)
     assert capfd.readouterr() == ("", "")
 
 
@@ -59,25 +59,25 @@ def test_a_file_without_weights_is_refused(tiny_path, tmp_path):
     whole, path = tiny_path.read_bytes(), tmp_path / "empty.gguf"
     path.write_bytes(whole[:8] + bytes(8) + whole[16:])
     with pytest.raises(ModelError, match="no weights; name a complete model"):
-        LlamaModel.load(path, CPU)
+        LlamaModel(path, CPU)
 
 
 def test_impossible_sizes_are_refused(write_model, tiny_path, tmp_path):
     with pytest.raises(ModelUnsupportedError, match="context length"):
-        LlamaModel.load(write_model(trained_length=2**32 - 4096), CPU)
+        LlamaModel(write_model(trained_length=2**32 - 4096), CPU)
     key, whole = b"qwen2.block_count\x04\0\0\0", tiny_path.read_bytes()
     assert key in whole
     deep = tmp_path / "deep.gguf"
     deep.write_bytes(whole.replace(key + b"\x02\0\0\0", key + b"\x02\0\x80\0"))
     with pytest.raises(ModelUnsupportedError, match="layers"):
-        LlamaModel.load(deep, CPU)
+        LlamaModel(deep, CPU)
 
 
 def test_damaged_vocabulary_is_an_error(tiny_path, tmp_path, opened):
     """llama.cpp would throw through C, which ends the process."""
     path = tmp_path / "damaged.gguf"
     path.write_bytes(tiny_path.read_bytes().replace(b"\x02\0\0\0\0\0\0\0\xc4\xb6", b"\x02\0\0\0\0\0\0\0\xc4\x41", 1))
-    loaded = opened(LlamaModel.load(path, CPU))
+    loaded = opened(LlamaModel(path, CPU))
     with pytest.raises(BackendError, match="damaged"):
         loaded.tokenizer.decode(np.arange(loaded.vocab_size))
 
@@ -93,7 +93,7 @@ def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_u
 
     monkeypatch.setattr(api, "llama_print_system_info", lambda: features)
     monkeypatch.setattr(api, "llama_model_load_from_file", record)
-    LlamaModel.load(tiny_path, CPU).close()
+    LlamaModel(tiny_path, CPU).close()
     assert used == [is_used]
 
 
@@ -101,7 +101,7 @@ def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_u
 def test_special_tokens_are_read_from_the_vocabulary(write_model, opened, has_fim):
     fim = {"fim_ids": {"sep": 0, "pre": 2, "suf": 3, "mid": 4}}
     plain = {"tokens": tiny_masked.TOKENS, "add_start": True}
-    specials = opened(LlamaModel.load(write_model(**fim if has_fim else plain), CPU)).tokenizer.specials()
+    specials = opened(LlamaModel(write_model(**fim if has_fim else plain), CPU)).tokenizer.specials()
     assert {0, 1, 2, 3} <= {*specials.control_ids}
     assert 1 in specials.end_ids
     assert specials.start_ids == (() if has_fim else (4,))
@@ -149,7 +149,7 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
 
     monkeypatch.setattr(model, "write_gguf", fail)
     with pytest.raises(ModelError, match=r"No space left.*prompt_attention \(model\.sampler\) to exact"):
-        LlamaModel.load(dream, PER_REQUEST)
+        LlamaModel(dream, PER_REQUEST)
     assert not list(folder.iterdir())
 
 
@@ -157,7 +157,7 @@ def test_copy_that_does_not_fit_into_memory_or_of_a_split_model_is_refused(dream
     monkeypatch.setattr(model, "IN_MEMORY", True)
     monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
     with pytest.raises(ModelMemoryError, match=r"0 are free; set its prompt_attention"):
-        LlamaModel.load(dream, PER_REQUEST)
+        LlamaModel(dream, PER_REQUEST)
     part = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
     with pytest.raises(ModelUnsupportedError, match="several parts"):
-        LlamaModel.load(part, PER_REQUEST)
+        LlamaModel(part, PER_REQUEST)

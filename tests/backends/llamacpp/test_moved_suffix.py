@@ -203,7 +203,7 @@ def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
 
 @pytest.mark.parametrize(("kind", "problem"), [("yarn", "scaled rotations (yarn)"), ("linear", "")])
 def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind, problem):
-    model = opened(LlamaModel.load(tiny_path, CPU))
+    model = opened(LlamaModel(tiny_path, CPU))
     model.metadata = {**model.metadata, "qwen2.rope.scaling.type": kind}
     assert model.shift_problem == problem
 
@@ -211,7 +211,7 @@ def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, o
 @pytest.fixture
 def windowed(tiny_repacked, opened):
     """A denoiser whose layers have sliding windows of 64 tokens."""
-    model = LlamaModel.load(tiny_repacked, CPU)
+    model = LlamaModel(tiny_repacked, CPU)
     spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
     return opened(LlamaDenoiser(model, spec, CPU))
 
@@ -250,7 +250,7 @@ PROMPTS = {
 def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_the_prompt_exact(
     write_model, opened, tokens, snippets
 ):
-    model = LlamaModel.load(write_model(**tokens), CPU)
+    model = LlamaModel(write_model(**tokens), CPU)
     spec = describe(model.metadata, model.vocab_size, "tiny", model.tokenizer.specials())
     denoiser = LlamaDenoiser(model, spec, CPU)
     settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24)

@@ -72,17 +72,17 @@ def test_memory_is_compared_with_the_chosen_gpu_alone(monkeypatch):
         monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: (PAIR[1], Device("full", "gpu", 1, GB)))
     monkeypatch.setattr(model_module, "has_gpu", lambda: True)
     with pytest.raises(ModelMemoryError, match="full has 0 MB free"):
-        LlamaModel.load(path, ModelSettings(device="gpu:1"))
+        LlamaModel(path, ModelSettings(device="gpu:1"))
     with pytest.raises(SettingsError, match="lists 2 GPUs"):
-        LlamaModel.load(path, ModelSettings(device="gpu:2"))
+        LlamaModel(path, ModelSettings(device="gpu:2"))
 
 
 def test_without_a_gpu_a_named_one_is_an_error_and_the_processor_is_not(monkeypatch):
     path = BUNDLED[0].path
     monkeypatch.setattr(model_module, "has_gpu", lambda: False)
     with pytest.raises(SettingsError, match="lists 0 GPUs"):
-        LlamaModel.load(path, ModelSettings(device="gpu"))
+        LlamaModel(path, ModelSettings(device="gpu"))
     for settings in (ModelSettings(device="gpu", gpu_layers=0), ModelSettings(device="cpu"), ModelSettings()):
-        loaded = LlamaModel.load(path, settings)
+        loaded = LlamaModel(path, settings)
         assert (loaded.placement, loaded.where, loaded.on_gpu) == (CPU, "processor", False)
         loaded.close()

@@ -23,7 +23,7 @@ from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.settings import ModelSettings
 from pathlib import Path
 loaded = library()
-model = LlamaModel.load(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
+model = LlamaModel(Path({str(BUNDLED[0].path)!r}), ModelSettings(threads=1, gpu_layers=0))
 print(json.dumps(dict(
     kind="overlay" if loaded.runtime else "stock", note=loaded.note,
     runs_diffusiongemma=runs_diffusiongemma(), vocab_size=model.vocab_size, devices=len(devices()),

@@ -88,7 +88,7 @@ def test_rewrite_of_a_selection_begins_at_the_cursor(engine_of, ask):
 def bundled():
     """The bundled model, as if it had been trained with prompts up to a token boundary."""
     runtime = ModelSettings(threads=1, gpu_layers=0)
-    model = LlamaModel.load(BUNDLED[0].path, runtime)
+    model = LlamaModel(BUNDLED[0].path, runtime)
     spec = describe(model.metadata, model.vocab_size, "dg-mini", model.tokenizer.specials())
     spec = replace(spec, fim=replace(spec.fim, cut=PromptCut.TOKEN))
     settings = CompletionSettings(early_stop_ms=0, min_confidence=0.0)
