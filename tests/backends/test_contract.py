@@ -261,13 +261,6 @@ def test_closed_denoiser_refuses_requests(denoiser):
             call()
 
 
-@pytest.mark.parametrize("denoiser", BIDIRECTIONAL, indirect=True)
-def test_bidirectional_prompt_cannot_be_extended(denoiser):
-    denoiser.prefill(0, encoded(denoiser))
-    with pytest.raises(BackendError, match="no causal head"):
-        denoiser.extend(0, encoded(denoiser, AFTER))
-
-
 @only_causal
 def test_extension_predicts_what_follows_each_token(denoiser):
     after = encoded(denoiser, AFTER)
@@ -355,10 +348,3 @@ def test_canvas_of_another_slot_or_length_does_not_condition(denoiser):
     denoiser.prefill(0, encoded(denoiser))
     predict(denoiser, CANVASES[1][:8], temperature=0.4)
     check_close(first, *predict(denoiser, CANVASES[0], temperature=0.4), ATOL)
-
-
-@only_conditioned
-@pytest.mark.parametrize("lanes", [[0], [0, 1, 2]])
-def test_each_canvas_needs_a_lane(denoiser, lanes):
-    with pytest.raises(RequestError, match="lanes"):
-        predict(denoiser, masks(8), masks(8), lanes=lanes)

@@ -262,8 +262,6 @@ class LlamaDenoiser(ContextDenoiser):
 
     @override
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        if self.spec.block_length or self.spec.is_bidirectional:
-            return super().extend(slot, ids)
         new = checked_extension(ids, self.spec.vocab_size, self._budget.canvas_tokens)
         self._check_room(slot, [len(new)])
         reduce = partial(self._reducer.reduce, temperature=0.0, rng=self._greedy, allowed=allowed)

@@ -189,8 +189,6 @@ def has_gpu() -> bool:
 
 DECODE_STATUS: dict[int, str] = {
     1: "the KV cache is full; use fewer slots or raise context_length",
-    2: "the computation was aborted; try again",
-    -1: "the batch was refused; please report this with the output of `dg-lsp doctor`",
     -2: "there was no memory for the computation; use a smaller model or a smaller context_length",
     -3: "the computation failed; try gpu_layers = 0, and see `dg-lsp doctor`",
 }

@@ -26,7 +26,7 @@ from dg_lsp.diffusion.denoiser import (
     checked_canvases,
     checked_prompt,
 )
-from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, RequestError, with_extra
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, with_extra
 
 
 class TransformersDenoiser:
@@ -106,8 +106,6 @@ class TransformersDenoiser:
         limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
         checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
         keys = [(slot, lane) for lane in (lanes or range(len(checked)))]
-        if len(keys) != len(checked):
-            raise RequestError(f"{len(checked)} canvases of a step have {len(keys)} lanes; give one lane to each")
         lengths = [len(canvas) for canvas in checked]
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)

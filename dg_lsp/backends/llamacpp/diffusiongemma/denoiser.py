@@ -42,7 +42,7 @@ from dg_lsp.diffusion.denoiser import (
     TopK,
 )
 from dg_lsp.diffusion.samplers import Step, temperature
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.errors import BackendError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
@@ -107,17 +107,13 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         try:
             history = (MAX_CHAIN * length, NUM_FACTS)
             feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
-        except BackendError as error:
-            _log.warning("self-conditioning runs on the host: %s", error)
-            return
-        self._reduction = GraphReduction(self._context, self._reducer, feedback, self.spec)
-        try:
+            self._reduction = GraphReduction(self._context, self._reducer, feedback, self.spec)
             for temperature in (_FLAT, _SURE):
                 self._check_device(host.feedback, length, temperature)
         except BackendError as error:
             _log.warning("self-conditioning runs on the host: %s", error)
+            self._reduction.feedback.close()
             self._reduction = host
-            feedback.close()
 
     def _check_device(self, host: Any, length: int, temperature: float) -> None:
         """Compares two steps over a canvas with what the host computes from their logits.
@@ -162,11 +158,9 @@ class SelfConditionedDenoiser(LlamaDenoiser):
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
-        """Predicts all positions; the lanes must be one for each canvas."""
+        """Predicts all positions, frozen ones included."""
         checked = self._checked_canvases(slot, canvases)
         chosen = list(lanes) or list(range(len(checked)))
-        if len(chosen) != len(checked) or len({*chosen}) != len(chosen):
-            raise RequestError(f"{len(checked)} canvases need as many different lanes, not {chosen}")
         lengths = [len(canvas) for canvas in checked]
         content = self._inputs(slot, checked, chosen)
         decode = partial(self._decode_canvases, slot, content, lengths)

@@ -359,11 +359,9 @@ class DeviceFeedback:
         self, canvases: Sequence[TokenIds], records: Sequence[Rows | None], held: Sequence[Rows] = ()
     ) -> TokenIds:
         """The ids of N tokens, shape (N,); chooses `reads` and `writes`. The rows `held` belong to other canvases."""
-        lengths = [len(ids) for ids in canvases]
-        empty = [np.zeros(length, dtype=np.int32) for length in lengths]
-        self.reads = np.concatenate(
-            [rows if record is None else record for rows, record in zip(empty, records, strict=True)]
-        )
+        pairs = zip(canvases, records, strict=True)
+        rows_by_canvas = [np.zeros(len(ids), dtype=np.int32) if rows is None else rows for ids, rows in pairs]
+        self.reads = np.concatenate(rows_by_canvas)
         is_free = np.ones(self._num_rows, dtype=np.bool_)
         is_free[0] = False
         for rows in held:
