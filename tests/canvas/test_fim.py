@@ -1,7 +1,6 @@
 """Prompts of causal models: sentinels in either order, or none; snippets of other files; prompt formats."""
 
 from dataclasses import replace
-from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
@@ -9,14 +8,13 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
-from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, FimOrder, FimTokens, PromptFormat
+from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 TOKENIZER = ByteTokenizer()
 START_ID = 298
-PREFIX_FIRST = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST), start_ids=(START_ID,))
 PREFIX_ONLY = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PREFIX)
 
 
@@ -36,26 +34,16 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
 
 
 @pytest.mark.parametrize(
-    ("spec", "prefix", "suffix", "ids"),
+    ("spec", "prefix", "ids"),
     [
-        pytest.param(
-            MASK_SPEC, "ab", "yz", [SUFFIX_ID, *ids_of("yz"), PREFIX_ID, *ids_of("ab"), MIDDLE_ID], id="suffix first"
-        ),
-        pytest.param(MASK_SPEC, "", "", [SUFFIX_ID, PREFIX_ID, MIDDLE_ID], id="empty buffer"),
-        pytest.param(
-            PREFIX_FIRST,
-            "ab",
-            "yz",
-            [START_ID, PREFIX_ID, *ids_of("ab"), SUFFIX_ID, *ids_of("yz"), MIDDLE_ID],
-            id="prefix first, after the start token",
-        ),
-        pytest.param(PREFIX_ONLY, "x ab", "yz", ids_of("x"), id="prefix only, up to a token boundary"),
-        pytest.param(PREFIX_ONLY, "ab", "yz", ids_of("\n"), id="prefix only, in the first word"),
-        pytest.param(PREFIX_ONLY, "", "yz", ids_of("\n"), id="prefix only, at the start of the buffer"),
+        pytest.param(MASK_SPEC, "", [SUFFIX_ID, *ids_of("yz"), PREFIX_ID, MIDDLE_ID], id="start of the buffer"),
+        pytest.param(PREFIX_ONLY, "x ab", ids_of("x"), id="prefix only, up to a token boundary"),
+        pytest.param(PREFIX_ONLY, "ab", ids_of("\n"), id="prefix only, in the first word"),
+        pytest.param(PREFIX_ONLY, "", ids_of("\n"), id="prefix only, at the start of the buffer"),
     ],
 )
-def test_order_of_prefix_suffix_and_sentinels(spec, prefix, suffix, ids):
-    assert layout_of(Prompt(prefix, suffix), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
+def test_a_prompt_is_never_empty(spec, prefix, ids):
+    assert layout_of(Prompt(prefix, "yz"), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
 
 
 def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():
@@ -92,17 +80,7 @@ def test_formats_of_an_instruct_model_begin_with_its_start_token(monkeypatch, na
     assert layout_of(Prompt("a = 1\nb = ", "\nc"), TOKENIZER, spec, 100).prompt_ids[0] == first_id
 
 
-SEPARATOR_ID = 299
-PREFIX_FIRST_FIM = FimTokens(PREFIX_ID, SUFFIX_ID, MIDDLE_ID, FimOrder.PREFIX_FIRST)
-REPO_SPEC = replace(
-    MASK_SPEC,
-    start_ids=(START_ID,),
-    fim=replace(
-        PREFIX_FIRST_FIM,
-        file=(SEPARATOR_ID, "{path}\n{code}"),
-        prompt_with_files=("{files}", SEPARATOR_ID, "{path}\n", *PREFIX_FIRST_FIM.prompt),
-    ),
-)
+WITH_FILES = replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, prompt_with_files=("{files}", *MASK_SPEC.fim.prompt)))
 CHUNKS = (
     Snippet(SnippetSource.EDITS, "pkg/b.py", "b = 2\n"),
     Snippet(SnippetSource.GIVEN, "pkg/a.py", "def a():\n    ..."),
@@ -120,24 +98,6 @@ def fim_ids(prompt, spec=MASK_SPEC):
 def snippet_text(prompt, max_tokens=1000):
     """The snippets before the prefix."""
     return text_of(layout_of(prompt, TOKENIZER, MASK_SPEC, max_tokens).before_ids).removesuffix(prompt.prefix)
-
-
-def test_snippets_with_their_paths_come_right_before_the_prefix():
-    ids = fim_ids(prompt(*CHUNKS))
-    assert (ids[0], ids[-1]) == (SUFFIX_ID, MIDDLE_ID)
-    middle = ids.index(PREFIX_ID)
-    assert text_of(ids[1:middle]) == "\n"
-    assert text_of(ids[middle + 1 : -1]) == "# pkg/a.py\ndef a():\n    ...\n# pkg/b.py\nb = 2\n# pkg/x.py\nx = "
-
-
-def test_snippets_precede_the_sentinels_of_a_model_with_a_file_separator():
-    ids = fim_ids(prompt(*CHUNKS), REPO_SPEC)
-    begin = ids.index(PREFIX_ID)
-    marks = [at for at in range(begin) if ids[at] == SEPARATOR_ID]
-    assert (ids[0], marks[0], len(marks)) == (START_ID, 1, 3)
-    files = [text_of(ids[a + 1 : b]) for a, b in pairwise([*marks, begin])]
-    assert files == ["pkg/a.py\ndef a():\n    ...\n", "pkg/b.py\nb = 2\n", "pkg/x.py\n"]
-    assert text_of(ids[begin : ids.index(SUFFIX_ID)]) == "x = "
 
 
 def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
@@ -191,8 +151,8 @@ def test_paths_are_comments_of_the_language_or_else_of_the_snippets_language(lan
     [
         pytest.param(MASK_SPEC, "auto", False, id="untrained"),
         pytest.param(MASK_SPEC, "always", True, id="untrained, always"),
-        pytest.param(REPO_SPEC, "auto", True, id="file separator"),
-        pytest.param(REPO_SPEC, "never", False, id="file separator, never"),
+        pytest.param(WITH_FILES, "auto", True, id="file separator"),
+        pytest.param(WITH_FILES, "never", False, id="file separator, never"),
         pytest.param(replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True, id="instructions"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "auto", True, id="trained"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "never", False, id="trained, never"),

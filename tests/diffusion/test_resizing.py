@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dg_lsp.canvas.layout import Canvas, token_ids
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, UnmaskOrder
-from dg_lsp.diffusion.samplers import Stop, denoise, unmask
+from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
+from dg_lsp.diffusion.samplers import Stop, unmask
 
 from .conftest import canvas, predicts
 
@@ -79,32 +79,3 @@ def test_at_the_limit_and_in_the_last_step_the_next_best_token_is_taken():
     assert step.confidence[1] == 0.5
     last = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), LAST)
     assert last.canvas_ids.tolist() == [6, 5]
-
-
-class ExpandingModel:
-    """Expands until there is one mask for each token of a text; then predicts the text."""
-
-    num_slots = 1
-    spec = ModelSpec("s", 16, SAMPLING, end_ids=(END,), prompt_format=PromptFormat.INFILL)
-
-    def __init__(self, wanted):
-        self.wanted = wanted
-        self.seen = []
-
-    def predict(self, _slot, canvases, *_):
-        (ids,) = canvases
-        self.seen.append(len(ids))
-        gap = len(ids) - 2
-        fill = [*self.wanted, *[GONE] * gap][:gap] if gap >= len(self.wanted) else [GROW] * gap
-        return [predicts([9, *fill, 7], [1, *np.linspace(0.5, 0.6, gap), 1])]
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
-@pytest.mark.parametrize("wanted", [[5], [5, 6], [4, 5, 6, 8]])
-def test_the_loop_finds_the_length_of_the_fill(length, wanted):
-    model = ExpandingModel(wanted)
-    block = Canvas(token_ids([]), token_ids([9, *[MASK] * length, 7]), np.array([True, *[False] * length, True]))
-    *_, last = denoise(model, 0, block, SAMPLING, np.random.default_rng(0))
-    assert last.canvas_ids.tolist() == [9, *wanted, 7]
-    assert last.stop is Stop.FILLED
-    assert max(model.seen) <= 2 + SAMPLING.max_free
