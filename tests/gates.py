@@ -14,7 +14,7 @@ TIMEOUT = 90
 
 
 def ask(uri="file:///a.py", text="a = ", **options):
-    return FillRequest(Snapshot(uri, 1, text), len(text), **options)
+    return FillRequest(Snapshot(uri, text), len(text), **options)
 
 
 def wait_until(happened, complaint="timeout", *, seconds=TIMEOUT, pause=0.002):

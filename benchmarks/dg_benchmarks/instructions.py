@@ -41,7 +41,7 @@ def request_of(edit: Edit) -> RewriteRequest:
     lines = text.splitlines(keepends=True)
     start = len("".join(lines[: first - 1]))
     end = len("".join(lines[:last]))
-    snapshot = Snapshot(f"file:///shop/{edit['file']}", 0, text, language_id_of(edit["file"]))
+    snapshot = Snapshot(f"file:///shop/{edit['file']}", text, language_id_of(edit["file"]))
     return RewriteRequest(snapshot, start, end, instruction=edit["instruction"])
 
 

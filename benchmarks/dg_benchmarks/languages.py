@@ -139,7 +139,7 @@ def judged(middle: TestCase, text: str) -> tuple[Candidate | Rejection, float]:
     """The judgement of a fill and its processor time in milliseconds."""
     buffer = middle.prefix + middle.suffix
     offset = len(middle.prefix)
-    snapshot = Snapshot("file:///x", 0, buffer, middle.language)
+    snapshot = Snapshot("file:///x", buffer, middle.language)
     cursor = Cursor.at(buffer, offset)
     started = time.thread_time()
     result = judge(text.encode(), snapshot=snapshot, offset=offset, cursor=cursor, max_lines=None, score=0.0)

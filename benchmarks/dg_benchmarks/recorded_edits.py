@@ -204,7 +204,7 @@ def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Seque
             sent, written = format_as_sent(form, model, scenario, recording.prompt)
             replay.recording = recording
             replay.written = written
-            snapshot = Snapshot(f"file:///{scenario.path}", 1, scenario.text, scenario.language)
+            snapshot = Snapshot(f"file:///{scenario.path}", scenario.text, scenario.language)
             request = NextEditRequest(snapshot, LineIndex.of(scenario.text), scenario.edits, scenario.offset)
             with patch.dict(EDIT_FORMATS, {form.name: sent}, clear=True):
                 result = drain(request.run(engine, float("inf")))

@@ -87,7 +87,7 @@ def statements(folders: Sequence[Path]) -> Iterator[RewriteRequest]:
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
         nodes = [node for node in nodes if (node.end_lineno or 0) - node.lineno < MAX_LINES]
         if nodes:
-            yield RewriteRequest(Snapshot(uri, 0, text), *span_of(text, draw.choice(nodes)))
+            yield RewriteRequest(Snapshot(uri, text), *span_of(text, draw.choice(nodes)))
 
 
 def cuts_of(text: str) -> Iterator[Cut]:
@@ -132,7 +132,7 @@ def gap_case(uri: str, text: str, draw: random.Random) -> GapCase | None:
     new = text
     for cut in reversed(chosen):
         new = new[: cut.start] + cut.placeholder + new[cut.end :]
-    snapshot = Snapshot(uri, 0, new)
+    snapshot = Snapshot(uri, new)
     end += len(new) - len(text)
     gaps = find_gaps(snapshot, start, end)
     if len(chosen) < 2 or len(gaps) != len(chosen):

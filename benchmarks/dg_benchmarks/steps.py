@@ -203,7 +203,7 @@ def sample_requests() -> list[FillRequest]:
     requests = []
     for word in ("import ", "return ", "yield ", " = ", "(", "if "):
         offset = text.index(word, len(text) // 2 if word == " = " else 0) + len(word)
-        snapshot = Snapshot(f"file:///{word}", 0, text[:offset] + text[text.index("\n", offset) :])
+        snapshot = Snapshot(f"file:///{word}", text[:offset] + text[text.index("\n", offset) :])
         requests.append(FillRequest(snapshot, offset, decoder=DecoderName.DIFFUSION))
     return requests
 

@@ -58,7 +58,7 @@ def read_sources(
         source = _read(path, folder.resolve())
         if source is None or source.text in sources or (languages and source.language not in languages):
             continue
-        if not is_excluded(Snapshot(path.as_uri(), 0, source.text, source.language)):
+        if not is_excluded(Snapshot(path.as_uri(), source.text, source.language)):
             sources[source.text] = source
         if len(sources) == MAX_FILES:
             break
@@ -73,7 +73,7 @@ def read_sources(
 
 def _files_in(folder: Path, is_excluded: Callable[[Snapshot], bool]) -> Iterator[Path]:
     def is_wanted(path: Path, end: str = "") -> bool:
-        return path.name != ".git" and not is_excluded(Snapshot(path.as_uri() + end, 0, "", ""))
+        return path.name != ".git" and not is_excluded(Snapshot(path.as_uri() + end, "", ""))
 
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if is_wanted(Path(parent, name), "/")]

@@ -41,7 +41,7 @@ class TestCase:
     @property
     def snapshot(self) -> Snapshot:
         """The buffer without the reference."""
-        return Snapshot(f"file:///{self.path or self.id}", 0, self.prefix + self.suffix, self.language)
+        return Snapshot(f"file:///{self.path or self.id}", self.prefix + self.suffix, self.language)
 
     @property
     def offset(self) -> int:

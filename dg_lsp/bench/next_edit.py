@@ -244,7 +244,7 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
     if engine is None:
         proposals = next_edits(lines, case.history, language)
     elif case.history:
-        request = NextEditRequest(Snapshot("file:///code", 1, lines.text, language), lines, case.history)
+        request = NextEditRequest(Snapshot("file:///code", lines.text, language), lines, case.history)
         proposals = from_newest_edit(_proposals(request, engine), lines, case.history)
     spent = 1e3 * (time.perf_counter() - began)
     if not proposals:

@@ -341,7 +341,7 @@ class _Session:
         text = task.head + task.text[:start]
         coming = task.text[start:]
         lines = LINE_END.split(text)
-        snapshot = Snapshot(task.path, num_done, text + task.tail, task.language)
+        snapshot = Snapshot(task.path, text + task.tail, task.language)
         kind = "line-end" if lines[-1].strip() else "whole-line"
         name = f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}"
         case = TestCase(name, kind, text, task.tail, coming, path=task.path, language=task.language)

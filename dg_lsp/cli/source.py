@@ -61,7 +61,7 @@ class SourceFile:
 
     def snapshot(self) -> Snapshot:
         """The file as input of the engine, and as an editor opens it."""
-        return Snapshot(self.path.absolute().as_uri(), 0, self.text, self.language)
+        return Snapshot(self.path.absolute().as_uri(), self.text, self.language)
 
     def offset_at(self, line: int, column: int | None) -> int:
         """Code-point offset of a 1-based line and column, which must exist; without a column the end of the line."""

@@ -53,7 +53,7 @@ State = tuple[int, int, int, int]
 
 def trial_fill(engine: Engine, seconds: float = math.inf) -> FillResult:
     """Fills the end of a line of Python that every trained model completes."""
-    request = FillRequest(Snapshot("trial.py", 0, _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
+    request = FillRequest(Snapshot("trial.py", _BEFORE + _AFTER), len(_BEFORE), priority=Priority.INVOKED)
     return engine.fill(request, deadline=time.monotonic() + seconds)
 
 

@@ -16,13 +16,12 @@ SequenceT = TypeVar("SequenceT", bound=Sequence[object])
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The text of a document at one version; positions inside dg-lsp are code-point offsets into it.
+    """The text of a document at one moment; positions inside dg-lsp are code-point offsets into it.
 
     The text around a cell of a notebook is that of its other cells: context, which no edit changes.
     """
 
     uri: str
-    version: int
     text: str
     language: str = "python"  # LSP language id
     notebook: str = ""  # URI of the notebook that the document is a cell of

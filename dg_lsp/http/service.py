@@ -73,7 +73,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
 
 def eligibility(path: str, text: str, language: str, settings: Settings) -> Eligibility:
     """Whether the settings allow a file of the client's machine; `path` is not looked up on this one."""
-    snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", 0, text, language)
+    snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", text, language)
     return Eligibility.of_document(snapshot, Exclusion(settings.privacy))
 
 
@@ -195,7 +195,7 @@ class Service:
         if path and not (document := eligibility(path, text, language, self.settings)).is_served:
             raise ApiError(400, document.reason)
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
-        return Snapshot(f"http:{quote(path)}?{sender}", 0, text, language)
+        return Snapshot(f"http:{quote(path)}?{sender}", text, language)
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """The frames if the client wants them, and the result, also without a text for a request of no tokens.

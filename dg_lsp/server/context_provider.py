@@ -169,4 +169,4 @@ class ContextProvider:
 
 
 def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:
-    return Snapshot(uri, 0, "", language), Snippet(source, shown_path(uri), mask_secrets(text))
+    return Snapshot(uri, "", language), Snippet(source, shown_path(uri), mask_secrets(text))

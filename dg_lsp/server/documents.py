@@ -112,7 +112,7 @@ class Document:
 
     def snapshot(self) -> Snapshot:
         """The document without other cells; `DocumentStore.snapshot` adds the cells around it for the engine."""
-        return Snapshot(self.uri, self.version, self.lines.text, self.language, self.notebook)
+        return Snapshot(self.uri, self.lines.text, self.language, self.notebook)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

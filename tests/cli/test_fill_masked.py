@@ -87,7 +87,7 @@ def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, attention):
         for number in range(3):
             before = BEFORE + "x" * number
             lengths = []
-            request = FillRequest(Snapshot("file:///a.py", 0, before + AFTER), len(before))
+            request = FillRequest(Snapshot("file:///a.py", before + AFTER), len(before))
             drain(engine.run(request), lambda progress, seen=lengths: seen.append(len(engine.frame(progress).cells)))
             changes |= set(np.sign(np.diff(lengths)).tolist())
             assert max(lengths) <= engine.spec.sampling.max_free

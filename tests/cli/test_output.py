@@ -16,7 +16,7 @@ from dg_lsp.settings import CompletionSettings
 
 
 def shown(text, offset, fill):
-    return excerpt(Snapshot("a.py", 0, text, "python"), offset, Text(fill)).plain.splitlines()
+    return excerpt(Snapshot("a.py", text, "python"), offset, Text(fill)).plain.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_any_text_is_shown_without_control_characters(text, at, fill):
 @pytest.mark.parametrize("height", [30, 5])
 def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(height):
     """A live part that is higher than the terminal cannot be erased again."""
-    snapshot = Snapshot("a.py", 0, "def f(x):\n    \n\n\ny = f(1)\n")
+    snapshot = Snapshot("a.py", "def f(x):\n    \n\n\ny = f(1)\n")
     denoiser = ScriptedDenoiser("return [" + ", ".join("abcdefghijklmnop") + "]")
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000, early_stop_ms=0))
     out = io.StringIO()

@@ -47,5 +47,5 @@ DOCUMENTED = 'def f():\n    """One |line."""\n    return 1\n'
 )
 def test_the_task_of_a_position(text, path, language, task):
     offset = text.index("|")
-    snapshot = Snapshot(f"file:///{path}", 1, text.replace("|", ""), language)
+    snapshot = Snapshot(f"file:///{path}", text.replace("|", ""), language)
     assert EditTask.at(snapshot, offset) is task

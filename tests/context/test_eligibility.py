@@ -11,7 +11,7 @@ UNKNOWN = "m knows Python only; choose another model: dg-lsp setup"
 
 
 def snapshot(text, name="a.py"):
-    return Snapshot(f"file:///p/{name}", 0, text, "python")
+    return Snapshot(f"file:///p/{name}", text, "python")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ RULES = Exclusion(PrivacySettings())
 
 
 def reason_of(uri, text="x = 1\n", language="python", rules=RULES):
-    return rules.exclusion_reason(Snapshot(uri, 1, text, language))
+    return rules.exclusion_reason(Snapshot(uri, text, language))
 
 
 @pytest.mark.parametrize("name", SECRETS)

@@ -7,7 +7,7 @@ from dg_lsp.context.gaps import find_gaps
 
 def gaps_of(text, language="python", start=0, end=None):
     """Placeholders in order; an empty one as what stands before it."""
-    placeholders = find_gaps(Snapshot("file:///a", 1, text, language), start, len(text) if end is None else end)
+    placeholders = find_gaps(Snapshot("file:///a", text, language), start, len(text) if end is None else end)
     return [text[gap.start : gap.end].strip() or text[: gap.start][-2:] for gap in placeholders]
 
 
@@ -48,7 +48,7 @@ def test_a_language_without_a_grammar_has_lines_of_dots_and_todo_lines():
 
 def test_a_comment_is_what_the_model_sees_before_the_fill():
     text = "def f():\r\n\t# TODO: add\r\n\tpass\r\n"
-    [gap] = find_gaps(Snapshot("file:///a.py", 1, text), 0, len(text))
+    [gap] = find_gaps(Snapshot("file:///a.py", text), 0, len(text))
     assert gap.lead(text) == "# TODO: add\r\n\t"
 
 

@@ -65,7 +65,7 @@ def test_files_are_ignored_on_windows(root, path, expected, monkeypatch):
 def test_a_path_of_many_folders_takes_little_memory(number, expected):
     """No file has the longest of these paths."""
     settings = PrivacySettings(exclude_secrets=False, exclude_gitignored=True)
-    document = Snapshot("file:///" + "a/" * number, 0, "x = 1")
+    document = Snapshot("file:///" + "a/" * number, "x = 1")
     tracemalloc.start()
     try:
         assert Exclusion(settings, ["file:///"]).is_excluded(document) is expected
@@ -110,7 +110,7 @@ def ignored(repository, *roots):
     """Whether secret.py and main.py are ignored."""
     files = [repository / "package/inner" / name for name in ("secret.py", "main.py")]
     exclusion = Exclusion(PrivacySettings(exclude_gitignored=True), [root.as_uri() for root in roots])
-    return [exclusion.is_excluded(Snapshot(path.as_uri(), 0, "x = 1")) for path in files]
+    return [exclusion.is_excluded(Snapshot(path.as_uri(), "x = 1")) for path in files]
 
 
 @pytest.mark.parametrize("roots", [(), ("package",), ("package/inner",), ("..",), ("package/inner", ".")])

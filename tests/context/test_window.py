@@ -13,7 +13,7 @@ CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
 
 
 def shown(marked, prefix_chars=100, suffix_chars=100):
-    snapshot = Snapshot("file:///a.py", 1, marked.replace("|", "", 1))
+    snapshot = Snapshot("file:///a.py", marked.replace("|", "", 1))
     return prompt_at(snapshot, marked.index("|"), prefix_chars=prefix_chars, suffix_chars=suffix_chars)
 
 
@@ -65,7 +65,7 @@ def test_the_prefix_begins_in_steps_within_its_budget(marked, prefix_chars, pref
 def test_an_offset_outside_of_the_buffer_is_refused():
     for offset in (-1, 4):
         with pytest.raises(UsageError, match="outside the 3 characters"):
-            prompt_at(Snapshot("u", 1, "abc"), offset, prefix_chars=9, suffix_chars=9)
+            prompt_at(Snapshot("u", "abc"), offset, prefix_chars=9, suffix_chars=9)
 
 
 lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60)
@@ -74,7 +74,7 @@ lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60
 @given(lines.map("\n".join), st.integers(1, 200), st.integers(1, 200), st.data())
 def test_prefix_and_suffix_are_next_to_the_cursor_within_the_budget(text, prefix_chars, suffix_chars, data):
     offset = data.draw(st.integers(0, len(text)))
-    prompt = prompt_at(Snapshot("u", 1, text), offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars)
+    prompt = prompt_at(Snapshot("u", text), offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars)
     assert text[:offset].endswith(prompt.prefix)
     # blanks right after the cursor may stand at the end of its line
     assert text[offset:].lstrip().startswith(prompt.suffix.lstrip())
@@ -85,7 +85,7 @@ def test_prefix_and_suffix_are_next_to_the_cursor_within_the_budget(text, prefix
 @given(st.text("ab \t\r\n\x0c\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
 def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
     offset = data.draw(st.integers(0, len(text)))
-    prompt = prompt_at(Snapshot("u", 1, text), offset, prefix_chars=num_chars, suffix_chars=num_chars)
+    prompt = prompt_at(Snapshot("u", text), offset, prefix_chars=num_chars, suffix_chars=num_chars)
     assert len(prompt.prefix.encode()) <= 4 * num_chars
     assert len(prompt.suffix.encode()) <= 4 * num_chars
     assert "\r" not in prompt.prefix + prompt.suffix
@@ -99,13 +99,13 @@ def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_ch
     prefixes = []
     for num in range(200):
         text = CODE[:offset] + typed[:num] + CODE[offset:]
-        prompt = prompt_at(Snapshot("u", num, text), offset + num, prefix_chars=prefix_chars, suffix_chars=300)
+        prompt = prompt_at(Snapshot("u", text), offset + num, prefix_chars=prefix_chars, suffix_chars=300)
         prefixes.append(prompt.prefix)
     moves = sum(not new.startswith(old) for old, new in pairwise(prefixes))
     assert moves <= 1 + 200 / (prefix_chars // 5)
 
 
 def test_a_giant_line_costs_no_more_than_the_budget(giant_line):
-    prompt = prompt_at(Snapshot("u", 1, giant_line), 2_500_100, prefix_chars=1000, suffix_chars=400)
+    prompt = prompt_at(Snapshot("u", giant_line), 2_500_100, prefix_chars=1000, suffix_chars=400)
     assert (prompt.prefix, prompt.suffix) == ("x" * 900, "x" * 400)
     assert giant_line.num_read < 40_000

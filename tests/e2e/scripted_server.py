@@ -42,7 +42,6 @@ class EchoEngine(LocalEngine):
         seen = {
             "text": snapshot.text,
             "offset": request.offset,
-            "version": snapshot.version,
             "language": snapshot.language,
             "settings": self.settings.deadline_ms,
             "extra": [[snippet.source, snippet.path, snippet.text] for snippet in request.snippets.chunks],

@@ -34,7 +34,7 @@ def ask():
 
     def make(text, language="python", **options):
         offset = text.index("|")
-        return FillRequest(Snapshot("file:///a.py", 1, text.replace("|", "", 1), language), offset, **options)
+        return FillRequest(Snapshot("file:///a.py", text.replace("|", "", 1), language), offset, **options)
 
     return make
 

@@ -82,7 +82,7 @@ def test_fill_leaves_its_numbers_and_no_text(tmp_path):
     assert "sesame" not in (tmp_path / "audit.jsonl").read_text()
 
 
-CODE = Snapshot("file:///secret/tests/a.py", 1, "x = 1\n")
+CODE = Snapshot("file:///secret/tests/a.py", "x = 1\n")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ MEGABYTES = 5_000_000
 def fill(text, before, after, language):
     denoiser = ScriptedDenoiser(text)
     engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
-    snapshot = Snapshot("file:///a", 1, before + after, language)
+    snapshot = Snapshot("file:///a", before + after, language)
     return engine.fill(FillRequest(snapshot, len(before), priority=Priority.INVOKED))
 
 

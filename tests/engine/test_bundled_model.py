@@ -45,7 +45,7 @@ def typed(num_chars):
     at = SOURCE.index("\n", len(SOURCE) // 2) + 1
     line = "    total_value = self.count_items(name)"[:num_chars]
     text = SOURCE[:at] + line + "\n" + SOURCE[at:]
-    return FillRequest(Snapshot("file:///inventory.py", num_chars, text), at + len(line))
+    return FillRequest(Snapshot("file:///inventory.py", text), at + len(line))
 
 
 def at_position(position, **options):
@@ -58,7 +58,7 @@ def at_line(name, share, **options):
     """An indented blank line at this share of a sample."""
     text = (SAMPLES / name).read_text(encoding="utf-8")
     at = text.index("\n", int(share * len(text))) + 1
-    return FillRequest(Snapshot(f"file:///{name}", 1, text[:at] + "    " + text[at:]), at + 4, **options)
+    return FillRequest(Snapshot(f"file:///{name}", text[:at] + "    " + text[at:]), at + 4, **options)
 
 
 def texts_of(result):
@@ -138,7 +138,7 @@ def test_interrupted_fill_gives_the_same_result(interruptible, decoder, num_cand
 
 def test_interrupted_rewrite_gives_the_same_result(interruptible):
     start = SOURCE.index("return ")
-    snapshot = Snapshot("file:///inventory.py", 1, SOURCE)
+    snapshot = Snapshot("file:///inventory.py", SOURCE)
     wanted = RewriteRequest(snapshot, start, SOURCE.index("\n", start), strength=0.5)
     interruption = at_line("words.py", 0.4, decoder=DecoderName.AUTOREGRESSIVE, max_tokens=6)
     alone = drain(interruptible.rewrite(wanted, deadline=math.inf))

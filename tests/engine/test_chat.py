@@ -59,7 +59,7 @@ LONG = " + ".join(map(str, range(99)))
 def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
     recited = chatty(answer, CAUSAL_SPEC)
     engine = LocalEngine(recited, recited.tokenizer, CompletionSettings(min_confidence=1.0))
-    request = RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), 10, 23, "Return twice as much.")
+    request = RewriteRequest(Snapshot("file:///a.py", SOURCE), 10, 23, "Return twice as much.")
     result = drain(engine.rewrite(request))
     assert (result.text, result.reason) == (text, reason)
     assert result.follows_instructions

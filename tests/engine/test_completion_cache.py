@@ -15,7 +15,7 @@ def result(*texts):
 
 
 def at(before, after="", uri="file:///a.py", **options):
-    return FillRequest(Snapshot(uri, 1, before + after), len(before), **options)
+    return FillRequest(Snapshot(uri, before + after), len(before), **options)
 
 
 def texts(result):

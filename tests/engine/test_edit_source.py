@@ -38,7 +38,7 @@ def denoiser_of(answer, spec=SPEC, **script):
 
 
 def request_of(code=CODE, at="return", edits=(EDIT,), **options):
-    snapshot = Snapshot("file:///a.py", 1, code)
+    snapshot = Snapshot("file:///a.py", code)
     return NextEditRequest(snapshot, LineIndex.of(code), tuple(edits), code.index(at), **options)
 
 
@@ -198,7 +198,7 @@ def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, r
     ids=["the edited line", "after a deletion", "after a deletion at the end"],
 )
 def test_without_a_cursor_the_last_edited_line_ends_there(code, edit, line_end):
-    assert NextEditRequest(Snapshot("file:///a.py", 1, code), LineIndex.of(code), (edit,)).cursor == line_end
+    assert NextEditRequest(Snapshot("file:///a.py", code), LineIndex.of(code), (edit,)).cursor == line_end
 
 
 CALLS = "a = g(1)  # 😀\r\nb = f(2)\r\nx = 0\r\nc = f(3)\r\n"

@@ -60,7 +60,7 @@ class GapsModel:
 
 
 def request(text=SOURCE, **options):
-    snapshot = Snapshot("file:///a.py", 1, text)
+    snapshot = Snapshot("file:///a.py", text)
     return RewriteRequest(snapshot, 0, len(text), gaps=find_gaps(snapshot, 0, len(text)), **options)
 
 

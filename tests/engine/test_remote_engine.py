@@ -52,7 +52,7 @@ class FakeModel:
 
 def fill(model, before=BEFORE, after=AFTER, **options):
     engine = RemoteEngine(model, CompletionSettings())
-    return engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, before + after), len(before), **options))
+    return engine.fill(FillRequest(Snapshot("file:///a/shapes.py", before + after), len(before), **options))
 
 
 def test_a_query_contains_prefix_suffix_path_and_language():
@@ -71,7 +71,7 @@ def test_the_languages_of_a_server_are_known_from_its_first_answer_on():
     engine = RemoteEngine(model, CompletionSettings())
     assert engine.spec.language_problem("go") == ""
     model.languages = ("python",)
-    engine.fill(FillRequest(Snapshot("file:///a/shapes.py", 0, BEFORE + AFTER), len(BEFORE)))
+    engine.fill(FillRequest(Snapshot("file:///a/shapes.py", BEFORE + AFTER), len(BEFORE)))
     assert "fake knows Python only" in engine.spec.language_problem("go")
     assert engine.spec.language_problem("python") == ""
 
@@ -145,7 +145,7 @@ TEXT = "a = 1\nb = 2\nc = 3\n"
 
 
 def rewrite(model, instruction="", **options):
-    request = RewriteRequest(Snapshot("file:///x.py", 0, TEXT), 6, 11, instruction, **options)
+    request = RewriteRequest(Snapshot("file:///x.py", TEXT), 6, 11, instruction, **options)
     return drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
 
 
@@ -167,7 +167,7 @@ def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
 
 
 def test_gaps_are_filled_by_one_query_each():
-    model, snapshot = FakeModel("7"), Snapshot("file:///a.py", 1, "x = ...\ny = ...\n")
+    model, snapshot = FakeModel("7"), Snapshot("file:///a.py", "x = ...\ny = ...\n")
     request = RewriteRequest(snapshot, 0, 16, gaps=find_gaps(snapshot, 0, 16))
     result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
     assert (result.start, result.end, result.text) == (4, 15, "7\ny = 7")
@@ -199,7 +199,7 @@ def test_a_chat_sends_its_messages_and_needs_the_chat_api():
 def test_progress_has_the_text_and_an_engine_with_other_settings_shares_the_connections():
     model = FakeModel(RemoteAnswer(("width",)), "width * height")
     engine = RemoteEngine(model, CompletionSettings()).configured(CompletionSettings(max_tokens=7))
-    steps = engine.run(FillRequest(Snapshot("a.py", 0, BEFORE + AFTER), len(BEFORE)))
+    steps = engine.run(FillRequest(Snapshot("a.py", BEFORE + AFTER), len(BEFORE)))
     frame = engine.frame(next(steps))
     assert (frame.settled_text, frame.cells, model.queries[0].max_tokens) == ("width", (), 7)
     engine.close()

@@ -23,7 +23,7 @@ PAIR = parse_settings({"model": {"name": "small"}, "rewrite": {"model": "large"}
 
 
 def rewrite(**options):
-    return RewriteRequest(Snapshot("file:///b.py", 1, TEXT), 4, 7, **options)
+    return RewriteRequest(Snapshot("file:///b.py", TEXT), 4, 7, **options)
 
 
 def chat(**options):

@@ -17,7 +17,7 @@ LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
 
 
 def request(where=LINE, **options):
-    return RewriteRequest(Snapshot("file:///a.py", 1, SOURCE), *where, **options)
+    return RewriteRequest(Snapshot("file:///a.py", SOURCE), *where, **options)
 
 
 def engine_of(fill, **settings):
@@ -90,7 +90,7 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
     ("language", "fate"), [("go", "receives this one as a comment"), ("json", "receives none"), ("python", "comment")]
 )
 def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fate):
-    wanted = RewriteRequest(Snapshot("file:///a", 1, "[1]\n", language), 0, 3, "double it")
+    wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", language), 0, 3, "double it")
     note = instruction_note(wanted, "scripted", follows_instructions=False)
     assert fate in note
     assert "qwen2.5-coder-0.5b-instruct follows them" in note
@@ -98,7 +98,7 @@ def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fa
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():
     text = "a = 10001\n" * 10
-    wanted = RewriteRequest(Snapshot("file:///a.py", 1, text), 0, len(text), strength=0.1)
+    wanted = RewriteRequest(Snapshot("file:///a.py", text), 0, len(text), strength=0.1)
     with pytest.raises(RequestError, match="select less, or use strength 1"):
         rewritten(engine_of("b"), wanted)
 
@@ -122,13 +122,13 @@ def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
 )
 def test_range_grows_to_whole_lines_for_an_instruction_and_else_loses_its_blanks(text, where, instructed, plain):
     for is_instructed, expected in ((True, instructed), (False, plain)):
-        request = RewriteRequest(Snapshot("file:///a.py", 1, text), *where)
+        request = RewriteRequest(Snapshot("file:///a.py", text), *where)
         checked = checked_request(request, MASK_SPEC, is_instructed=is_instructed)
         assert text[checked.start : checked.end] == expected
 
 
 def test_a_range_of_a_notebook_ends_with_its_cell():
-    snapshot = Snapshot("file:///a.ipynb#1", 1, "a\n\nb c\n\nd", num_before=3, num_after=3)
+    snapshot = Snapshot("file:///a.ipynb#1", "a\n\nb c\n\nd", num_before=3, num_after=3)
     checked = checked_request(RewriteRequest(snapshot, 5, 6), MASK_SPEC, is_instructed=True)
     assert (checked.start, checked.end) == (3, 6)
     with pytest.raises(RequestError, match="select some code"):

@@ -21,7 +21,7 @@ NEW = "new_value_that_is_long"
 
 
 def rewrite(uri="file:///long.py"):
-    return RewriteRequest(Snapshot(uri, 1, TEXT), 4, len(TEXT) - 1)
+    return RewriteRequest(Snapshot(uri, TEXT), 4, len(TEXT) - 1)
 
 
 def script(prefix, suffix):

@@ -193,7 +193,7 @@ def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt
     scheduler = scheduler_of(ScriptedDenoiser("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
     for end in range(900, 1000):
-        request = FillRequest(Snapshot("file:///a.py", end, CODE[:end] + CODE[1000:]), end)
+        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[1000:]), end)
         result = scheduler.submit(request).result(TIMEOUT)
         wait_until(lambda: is_idle(scheduler))
         decoded.append(result.prompt_tokens - result.cached_tokens)

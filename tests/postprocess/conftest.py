@@ -14,7 +14,7 @@ def judged(marked, fill, language="python", *, max_lines=None, must_parse=False)
     before, _, after = marked.partition("¦" if "¦" in marked else "|")
     return judge(
         fill if isinstance(fill, bytes) else fill.encode(),
-        snapshot=Snapshot("file:///x", 1, before + after, language),
+        snapshot=Snapshot("file:///x", before + after, language),
         offset=len(before),
         cursor=Cursor.at(before + after, len(before)),
         max_lines=max_lines,

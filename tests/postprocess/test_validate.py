@@ -120,7 +120,7 @@ def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, 
     offset = len(head) + marked.index("|")
     verdict = judge(
         fill.encode(),
-        snapshot=Snapshot("file:///a.ipynb#1", 1, text, num_before=len(head), num_after=len(tail)),
+        snapshot=Snapshot("file:///a.ipynb#1", text, num_before=len(head), num_after=len(tail)),
         offset=offset,
         cursor=Cursor.at(text, offset),
         max_lines=None,
@@ -133,7 +133,7 @@ def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, 
 def test_a_rewrite_of_a_cell_is_judged_by_the_cell(below):
     text = f"def f(:\n\nx = 1\n\n{below}"
     after = len(f"\n\n{below}")
-    snapshot = Snapshot("file:///a.ipynb#1", 1, text, num_before=9, num_after=after)
+    snapshot = Snapshot("file:///a.ipynb#1", text, num_before=9, num_after=after)
     rewrite = partial(judge_rewrite, snapshot=snapshot, start=9, end=14, score=-0.5)
     assert rewrite(b"x = 2") == Candidate("x = 2", -0.5)
     for broken in (b"x = = 2", b"x = (2"):
@@ -152,7 +152,7 @@ def test_candidates_are_ranked_without_duplicates():
 def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
     """`«` and `»` mark the selection."""
     before, selection, after = re.split("[«»]", marked)
-    snapshot = Snapshot("file:///a.py", 1, before + selection + after, language)
+    snapshot = Snapshot("file:///a.py", before + selection + after, language)
     return judge_rewrite(
         answer if isinstance(answer, bytes) else answer.encode(),
         snapshot=snapshot,

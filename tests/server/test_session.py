@@ -81,4 +81,4 @@ def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile(edit
         return done
 
     editor.scheduler.submit = submit
-    assert asyncio.run(editor.server.rewrite(RewriteRequest(Snapshot(URI, 1, TEXT), 0, 1))) == "rewritten"
+    assert asyncio.run(editor.server.rewrite(RewriteRequest(Snapshot(URI, TEXT), 0, 1))) == "rewritten"

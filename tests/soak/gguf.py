@@ -297,7 +297,7 @@ def open_file(path):
     with suppress(DgLspError), closing(open_engine(settings)) as engine:
         for deadline in (1.0, 2.0):
             before = f"x = '{_characters(rng)}'\ndef total(prices):\n    return "
-            request = FillRequest(Snapshot("a.py", 0, f"{before}\n# {_characters(rng)}"), len(before))
+            request = FillRequest(Snapshot("a.py", f"{before}\n# {_characters(rng)}"), len(before))
             engine.fill(request, deadline=time.monotonic() + deadline)
     return [1024 * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 

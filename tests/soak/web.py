@@ -97,7 +97,7 @@ def gaps(number=8):
         prefix = f"class Thing:\n    def __init__(self, {first}, {second}):\n        self.{first} = {first}\n"
         prefix += f"        self.{second} = "
         suffix = f"\n\n    def show(self):\n        print(self.{first}, self.{second})\n"
-        request = FillRequest(Snapshot("file:///thing.py", 0, prefix + suffix, "python"), len(prefix))
+        request = FillRequest(Snapshot("file:///thing.py", prefix + suffix, "python"), len(prefix))
         with closing(open_engine(parse_settings(SETTINGS))) as engine:
             text = engine.fill(request).text
         if text and text not in gaps:

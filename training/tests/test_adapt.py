@@ -195,7 +195,7 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
     with closing(LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0))) as engine:
         text = "def total_count(value, count=3):\n    "
         for decoder in (DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP):
-            request = FillRequest(Snapshot("file:///a.py", 0, text, "python"), len(text), 1, 1, decoder=decoder)
+            request = FillRequest(Snapshot("file:///a.py", text, "python"), len(text), 1, 1, decoder=decoder)
             assert engine.fill(request, deadline=float("inf")).steps > 0
 
 

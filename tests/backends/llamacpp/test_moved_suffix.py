@@ -258,7 +258,7 @@ def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_
     before, after = "def f(self):\n    return self.x\n" * 4, "\n\ndef g(self):\n    return f(self)\n" * 4
 
     def fill(typed):
-        snapshot = Snapshot("file:///a.py", 1, before + typed + after)
+        snapshot = Snapshot("file:///a.py", before + typed + after)
         return engine.fill(FillRequest(snapshot, len(before + typed), snippets=snippets))
 
     first = fill("")

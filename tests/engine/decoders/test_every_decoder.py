@@ -160,6 +160,6 @@ def test_model_with_blocks_fills_block_by_block_and_has_no_other_canvases(engine
         engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=4)))
     with pytest.raises(RequestError, match="canvas between frozen text"):
         engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
-    selected = RewriteRequest(Snapshot("file:///a.py", 1, "a = 1\n"), 0, 5, strength=0.5)
+    selected = RewriteRequest(Snapshot("file:///a.py", "a = 1\n"), 0, 5, strength=0.5)
     with pytest.raises(RequestError, match="no canvas to renoise"):
         drain(engine.rewrite(selected))
