@@ -199,11 +199,12 @@ class _PromptBuilder:
         """
         spec, prompt, encode = self._spec, self._prompt, self._tokenizer.encode
         removed = b""
-        above = encode(prompt.prefix)
         line = NOTHING
         if spec.cut is PromptCut.TOKEN and not prompt.selection:  # a rewrite begins at the cursor
-            above, removed = back_up(above, prompt.prefix, self._tokenizer.decode)
-        elif spec.sampling is not None:
+            above, removed = back_up(encode(prompt.prefix), prompt.prefix, self._tokenizer.decode)
+        elif spec.sampling is None:
+            above = encode(prompt.prefix)
+        else:
             at = prompt.prefix.rfind("\n") + 1
             line = encode(prompt.prefix[at:])
             start = max(0, len(line) - 1) // MAX_LINE_HEAD * MAX_LINE_HEAD  # in steps, so that typing rarely moves it
@@ -318,18 +319,15 @@ class _PromptBuilder:
         if not mark:
             raise ModelUnsupportedError(f"the chat template of {spec.name} leaves the question out; use another file")
         first = template.before.format(**words)
-        request = self._escaped(template.request.format(**words)) + closing
+        request = escaped(template.request.format(**words), self._tokenizer) + closing
         after = encoded(request, self._tokenizer)
         snippets = self._snippets(
             self._max_snippets, lambda chunk: self._after(snippet_text(chunk, words["fence"], language))
         )
         if not snippets:
-            return encoded(opening + self._escaped(first), self._tokenizer), after
+            return encoded(opening + escaped(first, self._tokenizer), self._tokenizer), after
         heading = encoded(opening + SNIPPETS_HEADING, self._tokenizer)
         return concat(heading, *snippets, self._after(first)), after
-
-    def _escaped(self, text: str) -> str:
-        return escaped(text, self._tokenizer)
 
     def _snippets(self, room: int, encode: Encode) -> list[TokenIds]:
         """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from dg_lsp import system
 from dg_lsp.cli import conversion, loading
 from dg_lsp.cli.models import Pull, try_model
 from dg_lsp.cli.options import Json, configure
@@ -108,10 +109,9 @@ def measure() -> Plan:
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
     speed = _speed(listed["gpu"])
     usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
-    bandwidth, free_tokens = _speed(listed["cpu"])
-    machine = replace(
-        loading.this_machine(with_gpu=False), gpus=usable, memory_bandwidth=bandwidth, free_tokens=free_tokens
-    )
+    machine = loading.this_machine(with_gpu=False)
+    bandwidth, free_tokens = _speed(listed["cpu"]) or (system.memory_bandwidth(machine.cores), 0.0)
+    machine = replace(machine, gpus=usable, memory_bandwidth=bandwidth, free_tokens=free_tokens)
     all_gpus = gpus.find_gpus()
     unused = gpus.unused_gpu(all_gpus, {device["kind"] for device in devices})
     present = ranked_models(machine)

@@ -8,6 +8,7 @@ import hub_server
 import presets
 import pytest
 
+from dg_lsp import system
 from dg_lsp.cli import conversion, setup
 from dg_lsp.cli.models import Pull
 from dg_lsp.errors import ModelError
@@ -54,7 +55,10 @@ def hub(monkeypatch):
         yield server
 
 
-def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_lsp):
+@pytest.mark.parametrize("cpu_speed", [CPU_SPEED, None], ids=["measured by llama.cpp", "measured by us"])
+def test_the_best_models_are_recommended_with_time_size_licence_and_command(dg_lsp, machine, monkeypatch, cpu_speed):
+    machine["cpu"] = cpu_speed
+    monkeypatch.setattr(system, "memory_bandwidth", lambda _: CPU_SPEED["bytes_per_second"])
     outcome = dg_lsp("models", "recommend")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.facts["machine memory bandwidth"] == "20.0 GB/s"

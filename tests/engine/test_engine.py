@@ -84,10 +84,8 @@ def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, as
 
 def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
     engine, denoiser = engine_of("abcdefghij", tokens_per_step=2)
-    clock = SimpleNamespace(
-        monotonic=lambda: denoiser.num_steps, perf_counter=time.perf_counter
-    )  # a second for each step
-    monkeypatch.setattr(base, "time", clock)
+    clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=time.perf_counter)
+    monkeypatch.setattr(base, "time", clock)  # each step takes a second
     assert engine.fill(ask("a = |\n"), deadline=2).text == "abcd"
 
 

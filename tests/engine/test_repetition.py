@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.repetition import BufferTokens, Repetition
-
-NOTHING = token_ids([])
 
 
 def following(before, fill=(), after=()):
