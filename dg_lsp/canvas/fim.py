@@ -8,7 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any
+
+from cattrs import Converter
 
 from dg_lsp.canvas.spec import FimOrder, FimTemplate, FimTokens, PromptCut, SpecialTokens
 
@@ -96,13 +97,9 @@ class FimFamily:
         )
 
 
-def _family(entry: Mapping[str, Any]) -> FimFamily:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    return FimFamily(**{**fields, "cut": PromptCut(fields["cut"])})
-
-
 _TABLE = tomllib.loads((resources.files(__package__) / "fim_families.toml").read_text(encoding="utf-8"))
-FIM_FAMILIES = {family.name: family for family in map(_family, _TABLE["fim"])}
+_ROWS = Converter(forbid_extra_keys=True).structure(_TABLE["fim"], list[FimFamily])
+FIM_FAMILIES = {family.name: family for family in _ROWS}
 """By name, in the order in which they are tried."""
 
 

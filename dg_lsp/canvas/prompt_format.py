@@ -11,15 +11,16 @@
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, rendered
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, concat, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
-from dg_lsp.context.snippets import Snippet, SnippetSource, by_importance, in_place
+from dg_lsp.context.snippets import Snippet, SnippetSource
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
@@ -41,16 +42,16 @@ _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
 _MAX_CHARS_PER_TOKEN = 16
 """Upper bound of the average token length: limits how much of the suffix is encoded."""
 MIN_ROOM = 16
-"""Smallest number of tokens for a snippet."""
+"""Smallest room for a snippet, in tokens."""
 TOKEN_CHARS = 64
 """Upper bound of a token's length: longer snippets are cut before they are tokenized."""
+_IMPORTANCE = ("test", "edits", "given", "open-files")  # order in which sources get room
 UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
 _QUESTION = "\U000f1e58"  # stands for the question in a rendered chat
 _PREFIX_ONLY: FimTemplate = ("{prefix}",)
-
-Encode = Callable[[Snippet], TokenIds]
+EncodedT = TypeVar("EncodedT", bound=Sized)
 
 
 def takes_snippets(spec: ModelSpec, when: str) -> bool:
@@ -281,26 +282,20 @@ class _PromptBuilder:
         if fim is None or not self._prompt.snippets.chunks:
             return NOTHING
         repository = self._prompt.snippets.repository
-        first = self._rendered(fim.repository, {}, repository=repository) if repository else NOTHING
+        first = self._rendered(fim.repository, {}, {"repository": repository}) if repository else NOTHING
         own = self._rendered(fim.prompt_with_files, {})
 
         def encode(chunk: Snippet) -> TokenIds:
-            return self._rendered(fim.file, {}, path=chunk.path, code=_whole_lines(chunk.text))
+            return self._rendered(fim.file, {}, {"path": chunk.path or self._path, "code": _whole_lines(chunk.text)})
 
         snippets = self._snippets(self._max_snippets - len(first) - len(own), encode)
         return concat(first, *snippets) if snippets else NOTHING
 
     def _rendered(
-        self,
-        template: FimTemplate,
-        fields: Mapping[str, TokenIds],
-        *,
-        repository: str = "",
-        path: str = "",
-        code: str = "",
+        self, template: FimTemplate, fields: Mapping[str, TokenIds], words: Mapping[str, str] | None = None
     ) -> TokenIds:
         """Token ids of a template. A field that is not given is empty; the words are inserted into other texts."""
-        words = {"path": path or self._path, "code": code, "repository": repository}
+        words = words or {"path": self._path}
         parts = [NOTHING]
         for piece in template:
             if isinstance(piece, int):
@@ -329,42 +324,50 @@ class _PromptBuilder:
         heading = encoded(opening + SNIPPETS_HEADING, self._tokenizer)
         return concat(heading, *snippets, self._after(first)), after
 
-    def _snippets(self, room: int, encode: Encode) -> list[TokenIds]:
-        """The snippets that fit into `room` tokens, in prompt order. Important ones are placed first."""
-        taken: list[tuple[int, TokenIds]] = []
-        for chunk in by_importance(self._prompt.snippets.chunks):
-            ids = _cut_snippet(chunk, room, encode)
-            if len(ids):
-                taken.insert(0, (in_place(chunk), ids))  # the most important one of a source is nearest to the code
-                room -= len(ids)
-        return [ids for _, ids in sorted(taken, key=lambda piece: piece[0])]
+    def _snippets(self, room: int, encode: Callable[[Snippet], TokenIds]) -> list[TokenIds]:
+        """The snippets that fit into `room` tokens, in prompt order."""
+        return [ids for _, ids in fitting(self._prompt.snippets.chunks, room, encode)]
 
 
 def _whole_lines(text: str) -> str:
     return text.strip("\n") + "\n" if text else ""
 
 
-def _cut_snippet(chunk: Snippet, room: int, encode: Encode) -> TokenIds:
-    """Whole lines at the beginning of a snippet, at the end of a test's output."""
-    is_output = chunk.source is SnippetSource.TEST
+def fitting(
+    chunks: Iterable[Snippet], room: int, encode: Callable[[Snippet], EncodedT]
+) -> list[tuple[Snippet, EncodedT]]:
+    """The snippets that fit into `room`, cut to whole lines, and what `encode` makes of each, in prompt order.
+
+    Room is the length of what `encode` returns. Important snippets get room first. The most important one of a source
+    is nearest to the code.
+    """
+    taken: list[tuple[Snippet, EncodedT]] = []
+    for chunk in sorted(chunks, key=lambda chunk: _IMPORTANCE.index(chunk.source)):
+        if fitted := _fitted(chunk, room, encode):
+            taken.insert(0, fitted)
+            room -= len(fitted[1])
+    return sorted(taken, key=lambda pair: list(SnippetSource).index(pair[0].source))
+
+
+def _fitted(chunk: Snippet, room: int, encode: Callable[[Snippet], EncodedT]) -> tuple[Snippet, EncodedT] | None:
+    """The beginning of a snippet, the end of a test's output; None if no whole line fits."""
     if room < MIN_ROOM:
-        return NOTHING
+        return None
+    is_output = chunk.source is SnippetSource.TEST
     if len(chunk.text) > room * TOKEN_CHARS:
         text = chunk.text[-room * TOKEN_CHARS :].partition("\n")[2] if is_output else ""
         chunk = replace(chunk, text=text or chunk.text[: room * TOKEN_CHARS].rpartition("\n")[0])
         if not chunk.text:
-            return NOTHING
-    ids = encode(chunk)
-    if len(ids) <= room:
-        return ids
+            return None
     lines = chunk.text.split("\n")
-    num = len(lines) * room // len(ids)
-    while num > 0:
-        ids = encode(replace(chunk, text="\n".join(lines[-num:] if is_output else lines[:num])))
-        if len(ids) <= room:
-            return ids
-        num -= max(1, num // 8)
-    return NOTHING
+    num = len(lines)
+    while num:
+        part = replace(chunk, text="\n".join(lines[-num:] if is_output else lines[:num]))
+        content = encode(part)
+        if len(content) <= room:
+            return part, content
+        num = num * room // len(content) if num == len(lines) else num - max(1, num // 8)
+    return None
 
 
 def layout_of(prompt: Prompt, tokenizer: Tokenizer, spec: ModelSpec, max_tokens: int) -> Layout:

@@ -1,8 +1,8 @@
 """Snippets: code of other files or places that precedes the file's own code in a prompt. Text only, no tokens."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dg_lsp.context.exclusion import cut
@@ -15,9 +15,6 @@ class SnippetSource(StrEnum):
     GIVEN = "given"  # sent by a client of the HTTP API
     EDITS = "edits"  # recently edited code
     TEST = "test"  # the output of a test that fails, of which the end matters most
-
-
-_IMPORTANCE = ("test", "edits", "given", "open-files")  # order in which sources get room
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +36,6 @@ class Snippets:
 
 
 NO_SNIPPETS = Snippets()
-
-
-def by_importance(chunks: Iterable[Snippet]) -> list[Snippet]:
-    """Snippets in the order in which they get room."""
-    return sorted(chunks, key=lambda chunk: _IMPORTANCE.index(chunk.source))
-
-
-def in_place(chunk: Snippet) -> int:
-    """Sort key for prompt order."""
-    return list(SnippetSource).index(chunk.source)
-
-
-def within(snippets: Snippets, chars: int) -> Snippets:
-    """The snippets that fit completely into `chars` characters, important ones first, in prompt order.
-
-    Of the output of a test, the end is taken.
-    """
-    taken: list[Snippet] = []
-    for chunk in by_importance(snippets.chunks):
-        is_output = chunk.source is SnippetSource.TEST
-        shown = replace(chunk, text=chunk.text[-max(1, chars - len(chunk.path)) :]) if is_output else chunk
-        size = len(shown.path) + len(shown.text)
-        if size <= chars:
-            taken.insert(0, shown)  # within one source the most important snippet is last, nearest to the code
-            chars -= size
-    return replace(snippets, chunks=tuple(sorted(taken, key=in_place)))
 
 
 WINDOW = 24  # lines

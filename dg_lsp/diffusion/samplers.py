@@ -13,7 +13,6 @@ asking for more: the loop handles no text, deadline or cache.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,14 +21,6 @@ import numpy.typing as npt
 from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, noise, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, Rng, TopK
-
-
-class Stop(StrEnum):
-    """Why a canvas needs no further step."""
-
-    FILLED = "filled"  # mask noise: no mask is left
-    STABLE = "stable"  # uniform noise: the draft stayed the same and its mean entropy is low
-    MAX_STEPS = "max-steps"  # the last allowed step committed the best guess at every position
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +41,8 @@ class Step:
     """Shape (L,): probability of the draft's token; with mask noise that when it was committed; 1 where frozen."""
     num_stable: npt.NDArray[np.int32]
     """Uniform noise, shape (L,): number of consecutive steps that did not change the draft's token."""
-    stop: Stop | None = None
+    is_over: bool = False
+    """The canvas needs no further step: no mask is left, the draft is stable and sure, or no more steps are allowed."""
 
     @classmethod
     def before(cls, canvas: Canvas) -> "Step":
@@ -175,9 +167,7 @@ def unmask(
     if not sampling.block_length:
         ended = ends & after.committed & ~after.frozen
         after = _without_ends(after, ended) if closes_gaps else _cut_after(after, ended)
-    if after.committed.all():
-        return replace(after, stop=Stop.FILLED)
-    return replace(after, stop=Stop.MAX_STEPS) if is_last else after
+    return replace(after, is_over=is_last or bool(after.committed.all()))
 
 
 def _in_window(is_open: Flags, length: int) -> Flags:
@@ -237,20 +227,19 @@ def renoise(step: Step, prediction: Prediction, sampling: UniformSampling, noise
     is_same = (draft == step.draft_ids) & (step.number > 0)
     num_stable = np.where(is_same, step.num_stable + 1, 0).astype(np.int32)
     is_stable = num_stable >= sampling.stability_threshold
-    stop = Stop.MAX_STEPS if step.number + 1 >= sampling.max_denoising_steps else None
+    is_last = step.number + 1 >= sampling.max_denoising_steps
     mean_entropy = float(entropy.sum()) / max(1, int((~frozen).sum()))
-    if mean_entropy < sampling.confidence_threshold and is_stable.all():
-        stop = Stop.STABLE
+    is_over = is_last or bool(mean_entropy < sampling.confidence_threshold and is_stable.all())
     settled = frozen | (is_stable & (entropy < SETTLED_ENTROPY))
     return replace(
         step,
         number=step.number + 1,
-        canvas_ids=np.where(accepted, kept, noise_ids) if stop is None else draft,
+        canvas_ids=draft if is_over else np.where(accepted, kept, noise_ids),
         draft_ids=draft,
-        committed=settled if stop is None else np.ones_like(frozen),
+        committed=np.ones_like(frozen) if is_over else settled,
         confidence=np.where(frozen, np.float32(1), prediction.confidence),
         num_stable=num_stable,
-        stop=stop,
+        is_over=is_over,
     )
 
 
@@ -309,7 +298,7 @@ class ChainedPasses(Protocol):
 def denoise(
     denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
-    """Steps of one canvas until it stops; the last one has `stop` set. Raises as `Passes.predict` does."""
+    """Steps of one canvas; the last one is over. Raises as `Passes.predict` does."""
     for (step,) in denoise_together(denoiser, slot, [canvas], sampling, rng):
         yield step
 
@@ -333,14 +322,14 @@ def denoise_together(
     spec = denoiser.spec
     end_ids = token_ids(spec.end_ids)
     steps = [Step.before(canvas) for canvas in canvases]
-    while running := [i for i, step in enumerate(steps) if step.stop is None]:
+    while running := [i for i, step in enumerate(steps) if not step.is_over]:
         if len(running) == 1 and isinstance(sampling, UniformSampling) and sampling.stop_interval > 1:
             (lane,) = running
             chain: list[tuple[Prediction, TokenIds]] = []
             if isinstance(denoiser, ChainedPasses):
                 chain = denoiser.predict_chain(slot, steps[lane], sampling, rng, lane)
             for prediction, noise_ids in chain:
-                if steps[lane].stop is None:  # steps after a stop are dropped
+                if not steps[lane].is_over:  # later steps are dropped
                     steps[lane] = renoise(steps[lane], prediction, sampling, noise_ids)
                     yield tuple(steps)
             if chain:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
-from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, prompt_of
+from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, fitting, prompt_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
-from dg_lsp.context.snippets import within
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoder_selection import early_stop_ms
@@ -182,7 +181,8 @@ class RemoteEngine(Engine):
         if isinstance(request, ChatRequest):
             return query
         max_chars = int(SNIPPETS_SHARE * self.spec.max_prompt_tokens * CHARS_PER_TOKEN)
-        prompt = replace(prompt, snippets=within(request.snippets, max_chars))
+        fitted = fitting(request.snippets.chunks, max_chars, lambda chunk: chunk.path + chunk.text)
+        prompt = replace(prompt, snippets=replace(request.snippets, chunks=tuple(chunk for chunk, _ in fitted)))
         return replace(query, prompt=prompt, num_answers=request.num_candidates)
 
     def _stream(

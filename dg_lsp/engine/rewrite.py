@@ -195,7 +195,7 @@ class Rewrite(RangeTask):
             gap = gap_of(step)
             draft = EMPTY.grow(gap.draft_ids, gap.confidence, frozenset())
             yield Progress.of(0, task.costs.num_passes, gap, draft)
-            if task.limits.is_over() and step.stop is None:
+            if task.limits.is_over() and not step.is_over:
                 return UNFINISHED
         text = selection[:num_frozen].encode() + model.tokenizer.decode(draft.ids)
         return self._judged(text, draft.score, task.confidence(draft))

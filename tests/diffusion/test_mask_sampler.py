@@ -6,7 +6,7 @@ import pytest
 
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
-from dg_lsp.diffusion.samplers import Stop, unmask
+from dg_lsp.diffusion.samplers import unmask
 
 from .conftest import canvas, predicts
 
@@ -39,7 +39,7 @@ def after(step, prediction, sampling=LEFTMOST, explore=False):
 def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
     step = after(canvas(0, 0, 0), predicts(ids, confidence), sampling)
     assert step.canvas_ids.tolist() == canvas_after
-    assert step.stop is (None if MASK in canvas_after else Stop.FILLED)
+    assert step.is_over == (MASK not in canvas_after)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_an_end_token_closes_its_own_gap_only():
     step = unmask(before, prediction, LEFTMOST, token_ids([END]), explore=False, closes_gaps=True)
     assert step.canvas_ids.tolist() == [5, 8, 9]
     assert step.frozen.tolist() == [False, True, True]
-    assert step.stop is Stop.FILLED
+    assert step.is_over

@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import MaskSampling, UnmaskOrder
-from dg_lsp.diffusion.samplers import Stop, unmask
+from dg_lsp.diffusion.samplers import unmask
 
 from .conftest import canvas, predicts
 
@@ -41,7 +41,7 @@ def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
     assert step.committed.tolist() == [token != MASK for token in expected]
     assert np.flatnonzero(step.frozen).tolist() == [0, len(expected) - 1]
     assert step.draft_ids.shape == step.confidence.shape == step.canvas_ids.shape
-    assert step.stop is (Stop.FILLED if MASK not in expected else None)
+    assert step.is_over == (MASK not in expected)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_one_step_on_three_masks(ids, confidence, expected, sampling):
     step = after(canvas(0, 0, 0), predicts(ids, confidence), sampling)
     assert step.canvas_ids.tolist() == expected
     assert step.committed.tolist() == [token != MASK for token in expected]
-    assert step.stop is (None if MASK in expected else Stop.FILLED)
+    assert step.is_over == (MASK not in expected)
 
 
 def test_a_filled_token_ends_the_run_of_deleted_masks():

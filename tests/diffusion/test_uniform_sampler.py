@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import MaskSampling, UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction, TopK
-from dg_lsp.diffusion.samplers import Stop, accept, renoise, top_k
+from dg_lsp.diffusion.samplers import accept, renoise, top_k
 
 from .conftest import canvas
 
@@ -56,9 +56,9 @@ def test_a_position_settles_and_a_canvas_stops_after_the_models_stability_steps(
         unsure = after(unsure, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
         sure = after(sure, predicts([10], [0.0]), stability_threshold=3)
         settled.append(unsure.num_settled)
-        stops.append(sure.stop)
+        stops.append(sure.is_over)
     assert settled == [0, 0, 0, 1]
-    assert stops == [None, None, None, Stop.STABLE]
+    assert stops == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_positions_with_a_stable_token_and_little_entropy_are_settled():
     assert first.committed.tolist() == [True, False, False, False]  # no token is stable after one step
     assert second.committed.tolist() == [True, True, False, False]  # stable and sure, unsure, changed
     assert second.num_settled == 2
-    assert second.stop is None
+    assert not second.is_over
 
 
 def test_settled_position_is_open_again_when_its_token_changes():

@@ -83,7 +83,7 @@ OUTPUT = "".join(f"line {number}\n" for number in range(999))
     ("chunks", "kept"),
     [
         pytest.param({"large.py": "x" * 1900, "small.py": "x" * 100, "d": "x" * 100}, ["large.py", "d"], id="the best"),
-        pytest.param({"test": OUTPUT, "d": "x"}, ["test"], id="the end of a test's output first"),
+        pytest.param({"test": OUTPUT, "d": "x" * 300}, ["test"], id="the end of a test's output first"),
     ],
 )
 def test_extra_code_takes_at_most_its_share_of_the_prompt(chunks, kept):

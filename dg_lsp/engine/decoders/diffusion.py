@@ -84,7 +84,7 @@ class DiffusionDecoder(Decoder):
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps
             task.costs.num_passes += 1
-            is_done = all(gap.stop or task.is_done(draft) for gap, draft in zip(gaps, drafts, strict=True))
+            is_done = all(gap.is_over or task.is_done(draft) for gap, draft in zip(gaps, drafts, strict=True))
             best = self._best(drafts)
             # under uniform noise a later step may change settled tokens: only earlier canvases are shown until the end
             draft = drafts[best] if is_done or isinstance(task.sampling, MaskSampling) else before

@@ -21,7 +21,7 @@ from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import TopK
-from dg_lsp.diffusion.samplers import Stop, denoise_together
+from dg_lsp.diffusion.samplers import denoise_together
 from dg_lsp.errors import BackendError, RequestError
 from dg_lsp.models.metadata import describe
 from dg_lsp.runtime import COMMAND
@@ -150,9 +150,9 @@ def test_steps_between_two_looks_equal_single_steps(open_with, interval, entropy
         rng = np.random.default_rng(4)
         canvas = layout.canvas(16, denoiser.spec, rng, length=32)
         denoised[stop_interval] = [step for (step,) in denoise_together(denoiser, 0, [canvas], sampling, rng)]
-    assert denoised[1][-1].stop is Stop.STABLE
+    assert denoised[1][-1].is_over
     for step, expected in zip(denoised[interval], denoised[1], strict=True):
-        assert (step.number, step.stop) == (expected.number, expected.stop)
+        assert (step.number, step.is_over) == (expected.number, expected.is_over)
         for name in ("canvas_ids", "draft_ids", "committed", "confidence"):
             np.testing.assert_array_equal(getattr(step, name), getattr(expected, name))
 
