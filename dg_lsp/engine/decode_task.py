@@ -21,7 +21,7 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, MaskSampling, ModelSpec, Sampling, UniformSampling
+from dg_lsp.canvas.spec import DecoderName, FimOrder, MaskSampling, ModelSpec, Sampling, UniformSampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK, is_whole
 from dg_lsp.diffusion.samplers import ChainedPasses, Step
 from dg_lsp.engine.decoder_selection import missing_part
@@ -68,6 +68,7 @@ class KVSlots:
 
     def __init__(self, denoiser: Denoiser) -> None:
         self._denoiser = denoiser
+        self._moves_suffix = denoiser.spec.fim is not None and denoiser.spec.fim.order is FimOrder.PREFIX_FIRST
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(denoiser.num_slots))
         self._clients: dict[int, Hashable] = {}
         self._num_users: Counter[int] = Counter()
@@ -85,13 +86,13 @@ class KVSlots:
             self._num_users[slot] -= 1
 
     def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
-        """The client's slot that shares half of the prompt or of what it holds, start and end; none of those `taken`.
+        """The client's slot that shares half of the prompt or of what it holds, start and end.
 
-        Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
-        in use. A `slot` that exists is taken as it is.
+        Without such a slot, the least recently used. Slots of requests that have not ended, and those `taken`, are used
+        only where there are no others. A `slot` that exists is taken as it is.
         """
         if slot not in self._held:
-            possible = [slot for slot in self._held if slot not in taken]
+            possible = [slot for slot in self._held if slot not in taken] or [*self._held]
             free = [slot for slot in possible if not self._num_users[slot]] or possible
             shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
             slot = max(shared, key=lambda slot: shared[slot])
@@ -108,7 +109,8 @@ class KVSlots:
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
-        return len(prompt_ids) - max(self.num_alike(slot, prompt_ids, client) for slot in self._held)
+        num_kept = self.num_alike if self._moves_suffix else self.num_shared
+        return len(prompt_ids) - max(num_kept(slot, prompt_ids, client) for slot in self._held)
 
     def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """How many of the prompt's first tokens the slot holds for the client."""
@@ -435,19 +437,6 @@ def _leftmost_masks(is_mask: Flags) -> range:
     first = int(is_mask.argmax())
     after = is_mask[first:]
     return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
-
-
-def warm_up(model: EngineModel, prompt_ids: TokenIds, taken: Sequence[int]) -> Generator[Progress, None, int]:
-    """Decodes a prompt into the slot that is best for it, with a value between two pieces; returns the slot.
-
-    Nothing is decoded if the slot lacks no token. The slots `taken` stay as they are.
-    """
-    slot = model.slots.choose(prompt_ids, model.client, taken)
-    if model.slots.num_alike(slot, prompt_ids, model.client) < len(prompt_ids):
-        limits = Limits(canvas_length=0, max_tokens=0, max_lines=None)
-        task = DecodeTask(model, DecoderName.AUTO, Layout(prompt_ids), limits, RequestCosts(), slot=slot)
-        yield from task.running(task.prefill(prompt_ids))
-    return slot
 
 
 _DECODERS: dict[DecoderName, type[Decoder]] = {

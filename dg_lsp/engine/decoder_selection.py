@@ -129,7 +129,6 @@ class DecoderSelection:
     """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
     kind: PositionKind
     num_missing: int = 0  # prompt tokens that are not cached
-    num_missing_causal: int = 0  # the same for a causal decoder, whose prompt may be longer
 
     def choose(self, wanted: DecoderName = DecoderName.AUTO) -> DecoderName:
         """The decoder that runs where `wanted` is set."""
@@ -200,8 +199,7 @@ class DecoderSelection:
 
     def _ms(self, row: ExpectedPasses) -> float:
         costs = self.costs or StepCosts()
-        num_missing = self.num_missing_causal if row.decoder.needs_causal_head else self.num_missing
-        ms = num_missing * costs.prompt_token
+        ms = self.num_missing * costs.prompt_token
         ms += row.singles * costs.extend(1) if row.singles else 0.0
         ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
         if row.canvases:

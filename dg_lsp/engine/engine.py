@@ -3,6 +3,7 @@
 Not thread-safe: one thread owns an engine (see `scheduler`).
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
@@ -19,7 +20,7 @@ from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.sampling import decoder_with, with_sampler
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState, warm_up
+from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps, mapped
 from dg_lsp.engine.gaps import GapsFill
@@ -40,6 +41,9 @@ from dg_lsp.settings import NO_OPTIONS, CompletionSettings
 
 LOOKAHEAD_SHARE = 16
 """A move of the prompt's start is expected when no more than a 16th of the prompt has to be typed before it."""
+PROMPT_SHARE = 3 / 8
+"""Share of the time until the deadline that a prompt may take; of a longer one idle time decodes the rest."""
+MIN_PROMPT = 64  # tokens that a prompt has where the time allows fewer
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -174,11 +178,11 @@ class LocalEngine(Engine):
         costs = RequestCosts()
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
-            layout = _fill_layout(request, model)
-            selection = self._selection(request, model, layout)
-            decoder = selection.choose(wanted)
             if deadline is None:
                 deadline = request.deadline_from(time.monotonic(), self.settings)
+            layout = _fill_layout(request, model, self._prompt_limit(request, model, deadline))
+            selection = self._selection(request, model, layout)
+            decoder = selection.choose(wanted)
             task_layout = layout.in_prompt() if decoder.needs_causal_head else layout
             task = DecodeTask(
                 model,
@@ -216,20 +220,23 @@ class LocalEngine(Engine):
             spec = in_infill_format(spec)
         return replace(self._model.for_client(request.client), spec=spec), wanted
 
+    def _prompt_limit(self, request: FillRequest, model: EngineModel, deadline: float) -> int:
+        """Tokens of a prompt: where the whole one is not cached, those that the time until the deadline allows.
+
+        A power of two: a later request that has a little more or less time finds the same prompt in the cache.
+        """
+        longest = model.spec.max_prompt_tokens
+        num_affordable = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
+        layout = _fill_layout(request, model, longest)
+        if num_affordable >= min(longest, model.slots.num_missing(layout.prompt_ids, model.client)):
+            return longest
+        return min(longest, 1 << round(math.log2(max(num_affordable, MIN_PROMPT))))
+
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
         """The selection for a request, by the prompt tokens that no slot of the client has."""
         num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
-        in_prompt = layout.in_prompt()
-        num_missing_causal = num_missing
-        if in_prompt is not layout:
-            num_missing_causal = model.slots.num_missing(in_prompt.prompt_ids, model.client)
-        return DecoderSelection(
-            spec=model.spec,
-            costs=self.costs,
-            kind=PositionKind.of(request.cursor, request.line_limit),
-            num_missing=num_missing,
-            num_missing_causal=num_missing_causal,
-        )
+        kind = PositionKind.of(request.cursor, request.line_limit)
+        return DecoderSelection(spec=model.spec, costs=self.costs, kind=kind, num_missing=num_missing)
 
     def _repetition(self, request: FillRequest, model: EngineModel, layout: Layout) -> Repetition | None:
         """The n-grams of the buffer, for a model that is small enough to need them."""
@@ -300,18 +307,25 @@ class LocalEngine(Engine):
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
-        decoder = self._selection(request, model, _fill_layout(request, model)).choose(wanted)
         slots = model.slots
-        taken: list[int] = []
+        limit = self._prompt_limit(request, model, request.deadline_from(time.monotonic(), self.settings))
+        layout = _fill_layout(request, model, limit)
+        decoder = self._selection(request, model, layout).choose(wanted)
+        is_cut = limit < model.spec.max_prompt_tokens  # and the next key may need it again
+        taken = [slots.choose(layout.prompt_ids, model.client)] if is_cut else []
         num_tokens = 0
-        for prompt_ids in _prompts_ahead(request, model, decoder):
+        for number, prompt_ids in enumerate(_prompts_ahead(request, model, decoder)):
             num_tokens += len(prompt_ids)
-            if taken:
+            if number:
                 limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
                 if slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
                     break
-            taken.append((yield from warm_up(model, prompt_ids, taken)))
-            if len(taken) > 1:
+            slot = slots.choose(prompt_ids, model.client, taken)
+            taken.append(slot)
+            if slots.num_alike(slot, prompt_ids, model.client) < len(prompt_ids):
+                task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
+                yield from task.running(task.prefill(prompt_ids))
+            if number:
                 slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - MAX_LAG * len(taken)
 
     @override
@@ -323,9 +337,8 @@ class LocalEngine(Engine):
         self._model.denoiser.close()
 
 
-def _fill_layout(request: FillRequest, model: EngineModel, lookahead: int = 0) -> Layout:
-    """Prompt and canvas of a fill. See `Prompt.lookahead`."""
-    max_tokens = model.spec.max_prompt_tokens
+def _fill_layout(request: FillRequest, model: EngineModel, max_tokens: int, lookahead: int = 0) -> Layout:
+    """Prompt, of at most `max_tokens`, and canvas of a fill. See `Prompt.lookahead`."""
     prompt = prompt_of(request.snapshot, request.offset, max_tokens, lookahead=lookahead)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
 
@@ -365,11 +378,13 @@ def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderNam
     They are decoded into other slots, so that the key that moves the start decodes a few tokens only.
     """
 
+    longest = model.spec.max_prompt_tokens
+
     def prompt_ids(lookahead: int, request: FillRequest = request) -> TokenIds:
-        layout = _fill_layout(request, model, lookahead)  # with a canvas the prompt is the same
+        layout = _fill_layout(request, model, longest, lookahead)  # with a canvas the prompt is the same
         return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
 
-    farthest = model.spec.max_prompt_tokens // LOOKAHEAD_SHARE
+    farthest = longest // LOOKAHEAD_SHARE
     prompts = [prompt_ids(0)]
     if not np.array_equal(prompts[0], prompt_ids(farthest)):
         # each move by itself: after two moves at once the start can be another one

@@ -27,10 +27,8 @@ def select(spec, costs, kind=LINE_END, **request):
     return DecoderSelection(spec=spec, costs=costs, kind=kind, **request)
 
 
-def selection(*rows, costs=CPU, num_missing=0, **spec):
-    spec = replace(SPEC, **({"expectations": rows} if rows else {}), **spec)
-    missing = {"num_missing": num_missing, "num_missing_causal": num_missing}
-    return select(spec, costs, **missing)
+def selection(*rows, costs=CPU, **request):
+    return select(replace(SPEC, expectations=rows or TABLE), costs, **request)
 
 
 @pytest.mark.parametrize(

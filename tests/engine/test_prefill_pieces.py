@@ -7,12 +7,12 @@ import attrs
 import pytest
 from gates import LONG, TIMEOUT, Slow, ask, is_idle, wait_until
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from dg_lsp.canvas.spec import DecoderName, FimOrder
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.decoders import base
 from dg_lsp.engine.decoders.base import PrefillSpeed
-from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.engine.engine import MIN_PROMPT, LocalEngine, drain
 from dg_lsp.engine.request import ChatRequest
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -49,20 +49,44 @@ def test_the_deadline_is_kept_by_pieces_and_the_next_request_continues_with_the_
     denoiser = Slow()
     clock(denoiser)
     engine = engine_of(denoiser)
-    request = ask(text=TEXT, decoder=decoder)
-    unfinished = engine.fill(request, deadline=1.0)
+    request = ask(text=TEXT[-60:], decoder=decoder)
+    unfinished = engine.fill(request, deadline=0.3)
     assert (unfinished.reason, unfinished.is_unfinished, denoiser.num_steps) == (Reason.UNFINISHED, True, 0)
     assert unfinished.cached_tokens == 0 < unfinished.prompt_tokens
-    assert denoiser.seconds == pytest.approx(1.0, abs=0.05)
+    assert denoiser.seconds == pytest.approx(0.3, abs=0.05)
     assert max(denoiser.pieces) <= base.MIN_PIECE
     num_first = denoiser.num_prefilled
     assert [state.num_tokens for state in engine.slots if state.num_tokens] == [num_first]
     result = engine.fill(request, deadline=1e6)
-    assert len(denoiser.pieces) > 10
+    assert len(denoiser.pieces) > 3
     assert denoiser.num_prefilled <= result.prompt_tokens + 64  # no prompt token twice
     assert result.cached_tokens == num_first
     whole = engine_of(ScriptedDenoiser("alpha")).fill(request, deadline=1e6)
     assert (result.candidates, whole.cached_tokens) == (whole.candidates, 0)
+
+
+@pytest.mark.parametrize("order", FimOrder)
+def test_a_prompt_that_takes_too_long_is_cut_until_idle_time_has_decoded_the_whole_one(clock, order):
+    denoiser = Slow(spec=replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=order)))
+    clock(denoiser)
+    engine = engine_of(denoiser, attrs.evolve(SPECULATING, deadline_ms=1000))
+
+    def typed(text):
+        result = engine.fill(ask(text=text))
+        assert result.candidates
+        return result.prompt_tokens, result.prompt_tokens - result.cached_tokens
+
+    cut, num_decoded = typed(TEXT)
+    assert num_decoded == cut <= MIN_PROMPT
+    idle = engine.warm_up(ask(text=TEXT))
+    for _ in range(3):
+        next(idle)
+    idle.close()  # by the next key, which finds the short prompt in its slot
+    assert typed(f"{TEXT}v")[1] <= base.MIN_PIECE
+    drain(engine.warm_up(ask(text=f"{TEXT}v")))
+    whole, num_decoded = typed(f"{TEXT}va")
+    assert whole > 5 * cut
+    assert num_decoded <= base.MIN_PIECE
 
 
 @pytest.mark.usefixtures("short_pieces")

@@ -1,16 +1,14 @@
 """Requests from opening the model to closing it: priorities, replacement, cancellation, deadlines and failures."""
 
 import sys
-import threading
 from concurrent.futures import CancelledError
 
 import pytest
-from gates import TIMEOUT, Gate, Stepping, ask, wait_until
+from gates import TIMEOUT, Gate, ask, wait_until
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError
@@ -82,34 +80,6 @@ def test_newer_request_of_a_document_cancels_a_running_and_an_interrupted_one(bu
     assert newer.result(TIMEOUT).text == NEW
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
     wait_until(lambda: scheduler.model_time.total > scheduler.model_time.stale > 0, "model time is counted")
-
-
-def test_interrupted_run_ends_when_it_is_cancelled_while_the_other_runs(scheduler_of):
-    ended = threading.Event()
-
-    class Noting(LocalEngine):
-        def rewrite(self, request, **options):
-            try:
-                return (yield from super().rewrite(request, **options))
-            finally:
-                ended.set()
-
-    denoiser = Stepping(script, tokens_per_step=1)
-    scheduler = scheduler_of(denoiser, engine=Noting)
-    stepped = threading.Semaphore(0)
-    rewritten = scheduler.submit(rewrite(), lambda _: stepped.release())
-    denoiser.allowed.release()
-    assert stepped.acquire(timeout=TIMEOUT)
-    typed = scheduler.submit(ask(), lambda _: stepped.release())
-    denoiser.allowed.release(2)  # the rewrite may have begun its second
-    assert stepped.acquire(timeout=TIMEOUT)
-    assert stepped.acquire(timeout=TIMEOUT)
-    rewritten.cancel()
-    denoiser.allowed.release()
-    assert ended.wait(TIMEOUT)
-    assert not typed.done()
-    denoiser.allowed.release(20)
-    assert typed.result(TIMEOUT).text == "short"
 
 
 def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):

@@ -222,7 +222,7 @@ class StopCriteria:
 
         With all its lines it might go on, unless its end is settled too.
         """
-        text = self._text(draft.ids)
+        text = self._fill(draft.ids).decode("utf-8", "replace")
         num_ends = text.count("\n")
         max_lines = math.inf if self.limits.max_lines is None else self.limits.max_lines
         has_more = text.strip("\n").count("\n") >= max_lines
@@ -274,9 +274,6 @@ class StopCriteria:
     def _fill(self, ids: TokenIds) -> bytes:
         """The text after the cursor; none where the tokens do not begin with the text before it."""
         return self.decode(ids)[len(self.removed) :] if self.is_spelled(ids) else b""
-
-    def _text(self, ids: TokenIds) -> str:
-        return self._fill(ids).decode("utf-8", "replace")
 
     def _has_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.limits.stops if stop)

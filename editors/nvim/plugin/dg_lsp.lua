@@ -19,7 +19,8 @@ vim.api.nvim_create_autocmd("LspProgress", {
     require("dg_lsp.status").progress(event.data)
   end,
 })
-vim.api.nvim_create_autocmd("BufEnter", {
+-- where the cursor rests, the server prepares the first completion
+vim.api.nvim_create_autocmd({ "BufEnter", "CursorHold", "InsertEnter" }, {
   group = group,
   callback = function(event)
     require("dg_lsp.client").focus(event.buf)

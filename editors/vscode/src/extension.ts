@@ -81,7 +81,12 @@ function startIfNeeded(target: Session, again = false): void {
   }
 }
 
+/** Reports the document that the user edits, and the cursor. */
 function notifyFocus(target: Session): void {
-  const uri = vscode.window.activeTextEditor?.document.uri.toString();
-  target.notify("textDocument/didFocus", uri === undefined ? {} : { textDocument: { uri } });
+  const editor = vscode.window.activeTextEditor;
+  const focus = editor && {
+    textDocument: { uri: editor.document.uri.toString() },
+    position: editor.selection.active,
+  };
+  target.notify("textDocument/didFocus", focus ?? {});
 }

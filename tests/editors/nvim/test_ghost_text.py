@@ -78,6 +78,13 @@ def test_the_server_receives_what_was_shown_and_how_much_was_accepted(editor):
     assert run["arguments"][0] != name
 
 
+def test_the_server_learns_the_cursor_before_the_first_key(editor):
+    editor.open("a = 1\nb = 2\nc = 3")
+    editor.keys("jjA")
+    place = {"line": 2, "character": len("c = 3")}
+    editor.wait(lambda: place in [focus["position"] for focus in editor.received("textDocument/didFocus")])
+
+
 def test_typing_the_ghost_text_keeps_it_and_other_text_removes_it_at_once(editor):
     editor.show("idef hello", HELLO)
     editor.hold.touch()

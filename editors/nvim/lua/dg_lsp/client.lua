@@ -67,12 +67,12 @@ function M.run(client, command, bufnr)
   M.request(client, "workspace/executeCommand", params, function() end, bufnr)
 end
 
---- Reports the document that the user edits.
----@param bufnr integer
+--- Reports the document that the user edits, and the cursor.
+---@param bufnr integer the current buffer
 function M.focus(bufnr)
   local client = M.of(bufnr)
   if client then
-    M.notify(client, "textDocument/didFocus", { textDocument = { uri = vim.uri_from_bufnr(bufnr) } })
+    M.notify(client, "textDocument/didFocus", vim.lsp.util.make_position_params(0, client.offset_encoding))
   end
 end
 
