@@ -86,17 +86,18 @@ class KVSlots:
             self._num_users[slot] -= 1
 
     def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
-        """The client's slot that shares half of the prompt or of what it holds, start and end.
+        """The client's slot that shares half of the prompt, start and end, or begins with it; none of those `taken`.
 
-        Without such a slot, the least recently used. Slots of requests that have not ended, and those `taken`, are used
-        only where there are no others. A `slot` that exists is taken as it is.
+        Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
+        in use. A `slot` that exists is taken as it is.
         """
         if slot not in self._held:
-            possible = [slot for slot in self._held if slot not in taken] or [*self._held]
+            possible = [slot for slot in self._held if slot not in taken]
             free = [slot for slot in possible if not self._num_users[slot]] or possible
             shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
             slot = max(shared, key=lambda slot: shared[slot])
-            if 2 * shared[slot] < min(len(prompt_ids), len(self._held[slot])):
+            num_shared = self.num_shared(slot, prompt_ids, client)
+            if 2 * shared[slot] < len(prompt_ids) and 2 * num_shared < len(self._held[slot]):
                 slot = free[0]
         self._held.move_to_end(slot)
         return slot
@@ -398,10 +399,9 @@ class DecodeTask:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
         text = b""
         length = len(draft.confidence)
-        num_removed = len(self.layout.removed)
         for number in range(1, len(draft.ids) + 1):
             text += self.stop.decode(draft.ids[number - 1 : number])
-            if b"\n" in text[num_removed:].lstrip():
+            if b"\n" in text[len(self.layout.removed) :].lstrip():
                 length = number
                 break
         return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))

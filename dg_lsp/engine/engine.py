@@ -180,7 +180,8 @@ class LocalEngine(Engine):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             if deadline is None:
                 deadline = request.deadline_from(time.monotonic(), self.settings)
-            layout = _fill_layout(request, model, self._prompt_limit(request, model, deadline))
+            num_prompt = self._prompt_limit(request, model, deadline)
+            layout = _fill_layout(request, model, num_prompt)
             selection = self._selection(request, model, layout)
             decoder = selection.choose(wanted)
             task_layout = layout.in_prompt() if decoder.needs_causal_head else layout
@@ -202,6 +203,7 @@ class LocalEngine(Engine):
         candidates, rejections = rank(map(task.verdict, shown), value)
         best = next((draft for draft in shown if task.verdict(draft) in candidates[:1]), shown[0])
         result = task.result(best, candidates[: request.num_candidates], rejections)
+        result = replace(result, is_prompt_cut=num_prompt < model.spec.max_prompt_tokens)
         return result.confident(request.min_confidence(self.settings))
 
     def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
@@ -308,15 +310,13 @@ class LocalEngine(Engine):
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
         slots = model.slots
-        limit = self._prompt_limit(request, model, request.deadline_from(time.monotonic(), self.settings))
-        layout = _fill_layout(request, model, limit)
-        decoder = self._selection(request, model, layout).choose(wanted)
-        is_cut = limit < model.spec.max_prompt_tokens  # and the next key may need it again
-        taken = [slots.choose(layout.prompt_ids, model.client)] if is_cut else []
+        whole = _fill_layout(request, model, self.spec.max_prompt_tokens)
+        decoder = self._selection(request, model, whole).choose(wanted)
+        taken: list[int] = []
         num_tokens = 0
-        for number, prompt_ids in enumerate(_prompts_ahead(request, model, decoder)):
+        for prompt_ids in _prompts_ahead(request, model, decoder):
             num_tokens += len(prompt_ids)
-            if number:
+            if taken:
                 limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
                 if slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
                     break
@@ -325,7 +325,7 @@ class LocalEngine(Engine):
             if slots.num_alike(slot, prompt_ids, model.client) < len(prompt_ids):
                 task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
                 yield from task.running(task.prefill(prompt_ids))
-            if number:
+            if len(taken) > 1:
                 slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - MAX_LAG * len(taken)
 
     @override

@@ -81,6 +81,7 @@ class FillResult:
     canvas_tokens: int = 0  # tokens of these canvases
     slot_tokens: int = 0  # that the slot of the KV cache holds afterwards
     step_limit: int = 0  # most passes over a canvas, or most tokens where there is none
+    is_prompt_cut: bool = False  # there was no time to decode the whole prompt
 
     @classmethod
     def unfinished(cls) -> "FillResult":

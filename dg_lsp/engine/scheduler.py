@@ -411,7 +411,7 @@ class Scheduler:
         refresh = Job(IdleRequest(), settings)
         if not settings.speculate or request.priority is Priority.SPECULATION:
             return [refresh]
-        if not result.is_unfinished:  # the next key needs the warm prompt
+        if not (result.is_unfinished or result.is_prompt_cut):  # the next key needs the warm prompt
             return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
         # the fill is cached then, if the cursor stays where it is
         return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]

@@ -13,11 +13,6 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 
-def test_max_lines_limits_a_fill_on_a_blank_line(engine_of, ask):
-    engine, _ = engine_of("x = 1\n    return x")
-    assert engine.fill(ask("def f():\n    |\n", max_lines=1)).text == "x = 1"
-
-
 def test_long_fill_continues_in_further_canvases(engine_of, ask, frames_of):
     text = "'" + "".join(f"{n:03}" for n in range(16)) + "'"
     engine, _ = engine_of(text, tokens_per_step=8)

@@ -89,6 +89,16 @@ def test_a_prompt_that_takes_too_long_is_cut_until_idle_time_has_decoded_the_who
     assert num_decoded <= base.MIN_PIECE
 
 
+def test_a_fill_of_a_cut_prompt_is_computed_again_in_idle_time(scheduler_of):
+    settings = attrs.evolve(SPECULATING, deadline_ms=1000)
+    scheduler = scheduler_of(ScriptedDenoiser("alpha"), settings, engine=lambda *parts: LocalEngine(*parts, COSTS))
+    first = scheduler.submit(ask(text=TEXT)).result(TIMEOUT)
+    wait_until(lambda: is_idle(scheduler))
+    typed = scheduler.submit(ask(text=f"{TEXT}al")).result(TIMEOUT)
+    assert (first.text, typed.text, typed.is_cached) == ("alpha", "pha", True)
+    assert first.prompt_tokens <= MIN_PROMPT < typed.prompt_tokens
+
+
 @pytest.mark.usefixtures("short_pieces")
 def test_a_cancelled_request_stops_between_two_pieces(scheduler_of):
     denoiser = Slow(num_free=2)
@@ -116,20 +126,15 @@ def test_a_more_urgent_request_is_served_between_two_pieces(scheduler_of, num_sl
     denoiser.allowed.release(1000)
     assert (chat.result(TIMEOUT).text, typed.result(TIMEOUT).text) == ("alpha", "alpha")
     wait_until(lambda: len(order) == 2)
-    (first, num_first), (second, num_second) = order
-    assert (first, second) == ("typed", "chat")
-    assert num_first < len(TEXT) < num_second
+    assert [name for name, _ in order] == ["typed", "chat"]
+    assert order[0][1] < len(TEXT) < order[1][1]
 
 
 @pytest.mark.usefixtures("short_pieces")
-@pytest.mark.parametrize(
-    ("settings", "is_finished"),
-    [({}, True), ({"speculate": False}, False)],
-    ids=["as usual", "without speculation"],
-)
-def test_an_unfinished_fill_is_finished_in_idle_time_where_the_settings_allow_it(scheduler_of, settings, is_finished):
+@pytest.mark.parametrize("speculate", [True, False])
+def test_an_unfinished_fill_is_finished_in_idle_time_where_the_settings_allow_it(scheduler_of, speculate):
     denoiser = Slow(num_free=1)
-    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, **settings))
+    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, speculate=speculate))
     request = replace(ask(text=TEXT), deadline_ms=100.0)
     future = scheduler.submit(request)
     assert denoiser.is_waiting.wait(TIMEOUT)
@@ -137,8 +142,8 @@ def test_an_unfinished_fill_is_finished_in_idle_time_where_the_settings_allow_it
     denoiser.allowed.release(1000)
     wait_until(lambda: is_idle(scheduler))
     num_steps = denoiser.num_steps
-    assert (num_steps > 0) is is_finished
+    assert (num_steps > 0) is speculate
     assert denoiser.num_prefilled <= len(TEXT) + 64
-    if is_finished:
+    if speculate:
         again = scheduler.submit(replace(request, deadline_ms=None)).result(TIMEOUT)
         assert (again.text, again.is_cached, denoiser.num_steps) == ("alpha", True, num_steps)
