@@ -1,4 +1,4 @@
-"""Answers that edit models gave, replayed to this program: its prompts beside those that were sent, and its edits.
+"""Answers that edit models gave, replayed to this program: the edits that it makes of them, and their scores.
 
     python -m dg_benchmarks.recorded_edits CLONE
 
@@ -16,9 +16,8 @@ import re
 import subprocess
 import tarfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +28,6 @@ from dg_lsp.backends.remote import client
 from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, EditFormat
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.context.window import shown_path
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -151,13 +149,12 @@ def _answer(body: Mapping[str, Any]) -> str:
 
 
 class Replay:
-    """Answers requests with a recorded answer in place of a server, and keeps the prompt that it received."""
+    """Answers requests with a recorded answer in place of a server."""
 
     def __init__(self) -> None:
         self.recording: Recording
         self.written = ""
         """The beginning of the answer that was a part of the recorded prompt."""
-        self.prompt = ""
 
     def client(self, _settings: RemoteSettings) -> httpx2.AsyncClient:
         """A client whose requests it answers."""
@@ -165,9 +162,9 @@ class Replay:
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         """The recorded response; with other lines at the end of the prompt, the answer goes on after these."""
-        self.prompt = json.loads(request.content)["prompt"]
+        prompt = json.loads(request.content)["prompt"]
         lines = (self.written + self.recording.answer).splitlines(keepends=True)
-        prefill = re.split(r"<\|file_sep\|>updated/[^\n]*\n", self.prompt)[-1] if self.written else ""
+        prefill = re.split(r"<\|file_sep\|>updated/[^\n]*\n", prompt)[-1] if self.written else ""
         [choice] = self.recording.body["choices"]
         text = "".join(lines[prefill.count("\n") :])
         content = json.dumps({**self.recording.body, "choices": [{**choice, "text": text}]}).encode()
@@ -191,10 +188,9 @@ def format_as_sent(form: EditFormat, model: str, scenario: Scenario, prompt: str
     return sent, found[2] if form.has_prefill else ""
 
 
-def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> tuple[Outcome, str]:
-    """The first edits that the recorded answers lead to, and the prompt of the first one."""
+def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Sequence[Recording]) -> Outcome:
+    """The first edits that the recorded answers lead to."""
     form = EDIT_FORMATS[MODELS[model]]
-    prompt = ""
     result = NextEditResult((), model)
     settings = RemoteSettings(url="http://localhost", model=model)
     with patch.object(client, "_client", replay.client):
@@ -208,7 +204,6 @@ def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Seque
             request = NextEditRequest(snapshot, LineIndex.of(scenario.text), scenario.edits, scenario.offset)
             with patch.dict(EDIT_FORMATS, {form.name: sent}, clear=True):
                 result = drain(request.run(engine, float("inf")))
-            prompt = prompt or replay.prompt
             if result.proposals:
                 break
     finally:
@@ -216,7 +211,7 @@ def outcome_of(replay: Replay, model: str, scenario: Scenario, recordings: Seque
     text = scenario.text
     for proposal in reversed(result.proposals):
         text = proposal.applied(text)
-    return Outcome(text, bool(result.proposals), result.reason or ""), prompt
+    return Outcome(text, bool(result.proposals), result.reason or "")
 
 
 # scores
@@ -267,117 +262,28 @@ def scores(outcomes: Sequence[tuple[Scenario, Outcome]]) -> dict[str, float]:
     return {"score": delta * gate, "deltaChrF": 100 * delta, "showRate": show, "quietRate": silent}
 
 
-# prompts
-
-_HUNK = re.compile(r"^@@ .* @@\n((?:(?!--- |\+\+\+ )[ +-].*\n)*)", re.MULTILINE)
-_PAIR = re.compile(r"^original:\n(.*?)\n?^updated:\n(.*?)(?=\n<\|file_sep\|>)", re.MULTILINE | re.DOTALL)
-_ORIGINAL = re.compile(r"(<\|file_sep\|>original/.*\n)(?:(?!<\|file_sep\|>).*\n)*")
-_PREFILL = re.compile(r"(<\|file_sep\|>updated/.*\n)[^\0]*")
-_HEADING = re.compile(r"^(<\|file_sep\|>[\w./-]+)(?:\.diff|:\d+:\d+)$(?=\noriginal:)", re.MULTILINE)
-_CURSOR = re.compile(r"<\|cursor\|>")
-_EDIT = re.compile(
-    r"^(?:--- .*\n\+\+\+ .*\n|User edited .*\n```diff\n|<\|file_sep\|>.*\n)?~edit\n(?:(?!--- |\+\+\+ )[-+].*\n)*",
-    re.MULTILINE,
-)
-
-
-def _without_lines_around(prompt: str) -> str:
-    """The prompt with its edits as removed and added lines only, without the lines that are in both."""
-
-    def of_hunk(hunk: re.Match[str]) -> str:
-        rows = hunk[1].splitlines()
-        old, new = ([row[1:] for row in rows if row[0] in marks] for marks in (" -", " +"))
-        return _edited_lines(old, new)
-
-    prompt = _HUNK.sub(of_hunk, prompt)
-    return _PAIR.sub(lambda pair: _edited_lines(pair[1].split("\n"), pair[2].split("\n")), prompt)
-
-
-def _edited_lines(old: list[str], new: list[str]) -> str:
-    while old and new and old[0] == new[0]:
-        del old[0], new[0]
-    while old and new and old[-1] == new[-1]:
-        del old[-1], new[-1]
-    return "".join(["~edit\n", *(f"-{line}\n" for line in old), *(f"+{line}\n" for line in new)])
-
-
-def _with_sorted_edits(prompt: str) -> str:
-    edits = iter(sorted(edit[0] for edit in _EDIT.finditer(prompt)))
-    return _EDIT.sub(lambda _: next(edits), prompt)
-
-
-KINDS: dict[str, Callable[[str], str]] = {
-    "column of the cursor": lambda prompt: _CURSOR.sub("", prompt),
-    "heading of an edit": lambda prompt: _HEADING.sub(r"\1", prompt),
-    "lines of an edit": _without_lines_around,
-    "blank lines": lambda prompt: re.sub(r"(?:\n[+-]?)+(?=\n)", "", prompt),
-    "order of the edits": _with_sorted_edits,
-    "lines before the last edit": lambda prompt: _ORIGINAL.sub(r"\1", prompt),
-    "beginning of the answer": lambda prompt: _PREFILL.sub(r"\1", prompt),
-}
-"""Rewrites that make two prompts equal in one respect, by the name of the difference."""
-
-
-def differences(ours: str, sent: str, path: str) -> list[str]:
-    """The kinds of differences between two prompts for a file; `other` where these do not explain all of them."""
-    kinds = ["path"] if path != shown_path(path) else []
-    sent = sent.replace(path, shown_path(path))
-    for kind, rewrite in KINDS.items():
-        num_different = _num_different(ours, sent)
-        ours, sent = rewrite(ours), rewrite(sent)
-        if _num_different(ours, sent) < num_different:
-            kinds.append(kind)
-    return kinds if ours == sent else [*kinds, "other"]
-
-
-def _num_different(ours: str, sent: str) -> int:
-    """Number of lines that only one of two texts has."""
-    old, new = ours.split("\n"), sent.split("\n")
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    return len(old) + len(new) - 2 * sum(block.size for block in blocks)
-
-
 def main() -> None:
-    """Prints a table of scores beside their baselines, and one of the differences of the prompts."""
+    """Prints a table of scores beside their baselines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone", type=Path)
-    parser.add_argument("--details", action="store_true", help="lines for each scenario and model")
+    parser.add_argument("--details", action="store_true", help="a line for each scenario and model")
     options = parser.parse_args()
     files = files_of(options.clone)
     baseline = json.loads(files[f"{FOLDER}/baseline.json"])
-    table = [
-        "| model | score | deltaChrF | shown | silent | baseline: score | deltaChrF | shown | silent |",
-        "|---|" + 8 * "---|",
-    ]
-    prompts = ["| model | equal prompts | prompts with a difference of each kind |", "|---|---|---|"]
+    print("| model | score | deltaChrF | shown | silent | baseline: score | deltaChrF | shown | silent |")
+    print("|---|" + 8 * "---|")
     replay = Replay()
     for model in MODELS:
         outcomes = list[tuple[Scenario, Outcome]]()
-        kinds = Counter[str]()
-        num_equal = num_prompts = 0
         for name in sorted(name for name in files if name.endswith(".txtar")):
             recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
-            compared = list[list[str]]()
             for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
-                recordings = recordings_of(recorded or "")
-                outcome, prompt = outcome_of(replay, model, scenario, recordings)
+                outcome = outcome_of(replay, model, scenario, recordings_of(recorded or ""))
                 outcomes.append((scenario, outcome))
                 if options.details:
                     delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)
                     print(f"{model} {scenario.name} {number} {delta:.2f} {outcome.reason or 'shown'}")
-                compared.append(differences(prompt, recordings[0].prompt, scenario.path))
-            if compared:  # the request was recorded at one of the positions of the cursor
-                nearest = min(compared, key=len)
-                kinds.update(nearest)
-                num_equal += not nearest
-                num_prompts += 1
-                if options.details:
-                    print(f"{model} {Path(name).stem}: {', '.join(nearest) or 'equal prompts'}")
-        cells = [_cells(scores(outcomes)), _cells(baseline[model])]
-        table.append(f"| {model} | {' | '.join(cells)} |")
-        listed = ", ".join(f"{kind}: {num}" for kind, num in kinds.most_common())
-        prompts.append(f"| {model} | {num_equal} of {num_prompts} | {listed} |")
-    print("\n".join([*table, "", *prompts]))
+        print(f"| {model} | {_cells(scores(outcomes))} | {_cells(baseline[model])} |")
 
 
 def _cells(numbers: Mapping[str, float]) -> str:

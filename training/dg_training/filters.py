@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection
 
+from dg_lsp.context.exclusion import mask_secrets
 from dg_lsp.context.languages import language_id_of
 from dg_training.tokenizer import SPECIAL_TOKENS
 
@@ -41,16 +42,6 @@ TRANSPILED = re.compile(
 GENERATOR = re.compile(r"(?i)<meta [^>]*\bgenerator\b")  # pages of documentation made from comments
 FLOW = re.compile(r"@flow\b")  # JavaScript with types that is no TypeScript
 CPLUSPLUS = re.compile(r"^\s*(class|namespace|template|using|public:|private:)\b|\bstd::|\bnullptr\b", re.MULTILINE)
-SECRET = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY|\bA(?:KIA|SIA)[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{50,}"
-    r"|\bglpat-[\w-]{20}|\bsk-[A-Za-z0-9]{32,}|\bsk-(?:ant|proj)-[\w-]{32,}|\b[sr]k_live_[0-9A-Za-z]{20,}"
-    r"|\bxox[abprs]-[0-9A-Za-z-]{20,}|hooks\.slack\.com/services/T\w{8,}/|\beyJ[\w-]{20,}\.eyJ[\w-]{20,}"
-    r"|\bAIza[\w-]{35}\b|\bya29\.[\w-]{40,}|\bhf_[A-Za-z]{34}\b|\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgE[\w-]{50,}"
-    r"|\bSG\.[\w-]{22}\.[\w-]{43}\b|\bAccountKey=[A-Za-z0-9+/]{60,}"
-    # a long value of letters and digits that is assigned to the name of a secret
-    r"|(?i:secret|token|passw(?:or)?d|api_?key|access_?key)\w*[\"']?\s*[:=]\s*[\"']"
-    r"(?=[A-Za-z+/_-]*\d)(?=[\d+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{32,}={0,2}[\"']"
-)
 MIN_CHARS, MAX_CHARS = 200, 200_000
 MAX_DATA_CHARS = 30_000  # of a file in a data language: larger ones are tables, not written by hand
 MAX_LINE, MAX_MEAN_LINE = 400, 80  # characters; longer lines: minified code or a data table
@@ -112,7 +103,7 @@ def rejection_reason(text: str, language: str = PYTHON) -> str | None:
         return "generated"
     if BENCHMARK_NAME.search(text):
         return "benchmark"
-    if SECRET.search(text):
+    if mask_secrets(text) != text:
         return "secret"
     is_prose = language == "markdown"
     longest, mean = (MAX_PROSE_LINE, MAX_MEAN_PROSE_LINE) if is_prose else (MAX_LINE, MAX_MEAN_LINE)
