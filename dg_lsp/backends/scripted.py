@@ -15,6 +15,7 @@ from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
     Canvases,
+    Denoiser,
     Floats,
     Footprint,
     Lanes,
@@ -68,7 +69,7 @@ class ByteTokenizer:
         return _SPECIALS.get(spelling)
 
 
-class ScriptedDenoiser:
+class ScriptedDenoiser(Denoiser):
     """Predicts the bytes of `fill` and then end tokens.
 
     The argmax is always the byte of the script. In each step the leftmost `tokens_per_step` open positions have
@@ -115,11 +116,6 @@ class ScriptedDenoiser:
         self._slots[slot] = prompt, self._targets(prompt)
         self.num_prefilled += num_decoded
         return num_decoded
-
-    def refresh(self, slot: int) -> int:
-        """See `Denoiser.refresh`; always exact."""
-        del slot
-        return 0
 
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None

@@ -150,11 +150,9 @@ class CachingTokenizer:
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
         self._inner = inner
-        self.encode, self.decode = caching(inner.encode, capacity, MAX_CHARS), inner.decode
-
-    def pieces(self) -> list[bytes]:
-        """See `Tokenizer`."""
-        return self._inner.pieces()
+        self.encode = caching(inner.encode, capacity, MAX_CHARS)
+        self.decode = inner.decode
+        self.pieces = inner.pieces
 
     def special(self, spelling: str) -> int | None:
         """See `Tokenizer`."""

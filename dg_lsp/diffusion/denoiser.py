@@ -1,5 +1,6 @@
-"""The protocol of a model runtime, and the argument checks of its implementations. Logits stay inside the runtime."""
+"""The interface of a model runtime, and the argument checks of its implementations. Logits stay inside the runtime."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
-from dg_lsp.errors import RequestError
+from dg_lsp.errors import BackendError, RequestError
 
 Floats = npt.NDArray[np.float32]
 Canvases = Sequence[TokenIds]
@@ -77,10 +78,7 @@ class Footprint:
 class Passes(Protocol):
     """The passes over canvases that denoising takes."""
 
-    @property
-    def spec(self) -> ModelSpec:
-        """Noise kind, special ids, canvas lengths, defaults."""
-        ...
+    spec: ModelSpec  # noise kind, special ids, canvas lengths, defaults
 
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
@@ -99,13 +97,16 @@ class Passes(Protocol):
         ...
 
 
-class Denoiser(Passes, Protocol):
+class Denoiser(Passes, ABC):
     """A model in memory, with a KV cache of several slots, one prompt each.
 
     With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
     runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
     """
 
+    num_slots: int  # slots are numbered 0 to `num_slots - 1`
+
+    @abstractmethod
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Makes the slot hold exactly this prompt, or decodes the next `most` tokens of it, up to a whole block.
 
@@ -118,7 +119,6 @@ class Denoiser(Passes, Protocol):
             ModelMemoryError: the context would have to grow, and there is no memory; the slot is unchanged.
             BackendError: the runtime failed; the slot is empty afterwards.
         """
-        ...
 
     def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
         """One causal forward pass that appends ids to the slot; position i predicts the token after `ids[i]`.
@@ -132,29 +132,26 @@ class Denoiser(Passes, Protocol):
             ModelMemoryError: see `prefill`.
             BackendError: the runtime failed and the slot is empty, or the model cannot decode causally.
         """
-        ...
+        del slot, ids, allowed
+        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     @property
-    def num_slots(self) -> int:
-        """Slots are numbered 0 to `num_slots - 1`."""
-        ...
-
-    @property
+    @abstractmethod
     def footprint(self) -> Footprint:
         """Memory that the model holds. Thread-safe."""
-        ...
 
     def refresh(self, slot: int) -> int:
         """One short pass that decodes again kept states that have not seen an edit of the prefix.
 
-        Returns the number of tokens, 0 if the slot is exact. The slot may lose what follows its suffix. Raises as
-        `prefill` does.
+        Returns the number of tokens, 0 if the slot is exact, as it always is without kept states. The slot may lose
+        what follows its suffix. Raises as `prefill` does.
         """
-        ...
+        del slot
+        return 0
 
+    @abstractmethod
     def close(self) -> None:
-        """Frees the runtime's memory; no call may follow."""
-        ...
+        """Frees the runtime's memory. Idempotent; no other call may follow."""
 
 
 def is_whole(num_decoded: int, prompt_ids: TokenIds, most: int) -> bool:

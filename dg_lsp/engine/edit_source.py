@@ -21,15 +21,14 @@ from dg_lsp.canvas.edit_prompt import (
     edit_prompt,
 )
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
-from dg_lsp.context.document import LineIndex, Snapshot, TextStyle
+from dg_lsp.context.document import LineIndex, TextStyle
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.languages import language_of
-from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
 from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.context.window import shown_path
 from dg_lsp.engine.decoders.base import Progress, RequestCosts, Steps
 from dg_lsp.engine.next_edit import Proposal, from_newest_edit, next_edits, takes_back
-from dg_lsp.engine.request import NO_TIME, ChatRequest, EngineRequest, Priority, RewriteRequest, Timings
+from dg_lsp.engine.request import NO_TIME, ChatRequest, DocumentRequest, Priority, RewriteRequest, Timings
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.brackets import balance
 from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
@@ -67,21 +66,14 @@ class NextEditResult:
 
 
 @dataclass(frozen=True, slots=True)
-class NextEditRequest(EngineRequest[NextEditResult]):
-    """A document after the user's last edits."""
+class NextEditRequest(DocumentRequest[NextEditResult]):
+    """A document, without other cells, after the user's last edits."""
 
     priority: ClassVar = Priority.REWRITE
-    snapshot: Snapshot  # without other cells
     lines: LineIndex  # of the snapshot's text
     edits: tuple[Edit, ...]  # of this document, newest first
     offset: int | None = None  # of the cursor; None where it is not known
-    snippets: Snippets = NO_SNIPPETS
     deadline_ms: float = 5000.0
-
-    @property
-    @override
-    def subject(self) -> str:
-        return self.snapshot.uri
 
     @property
     def cursor(self) -> int:

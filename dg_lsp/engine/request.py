@@ -235,10 +235,22 @@ class EngineRequest(ABC, Generic[Result_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class FillRequest(EngineRequest[FillResult]):
-    """A cursor in a buffer, and limits of the completion there."""
+class DocumentRequest(EngineRequest[Result_co]):
+    """A request about a document."""
 
     snapshot: Snapshot
+    snippets: Snippets = field(default=NO_SNIPPETS, kw_only=True)  # code of other files for the prompt
+
+    @property
+    @override
+    def subject(self) -> str:
+        return self.snapshot.uri
+
+
+@dataclass(frozen=True, slots=True)
+class FillRequest(DocumentRequest[FillResult]):
+    """A cursor in a buffer, and limits of the completion there."""
+
     offset: int  # code-point offset of the cursor in the snapshot's text
     num_candidates: int = 1
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
@@ -247,18 +259,12 @@ class FillRequest(EngineRequest[FillResult]):
     early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
     decoder: DecoderName | None = None  # None takes the setting
     seed: int = 0
-    snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
     priority: Priority = field(default=Priority.TYPED, compare=False)
     cursor: Cursor = field(init=False, repr=False, compare=False)
     """The lines around the offset, computed once for all that look at them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cursor", Cursor.at(self.snapshot.text, self.offset))
-
-    @property
-    @override
-    def subject(self) -> str:
-        return self.snapshot.uri
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, FillResult]":
@@ -288,11 +294,10 @@ class FillRequest(EngineRequest[FillResult]):
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteRequest(EngineRequest[RewriteResult]):
+class RewriteRequest(DocumentRequest[RewriteResult]):
     """A range of a buffer to write anew; the rest of the buffer stays as it is."""
 
     priority: ClassVar = Priority.REWRITE
-    snapshot: Snapshot
     start: int
     end: int  # code-point offsets into the snapshot's text, `start < end`
     instruction: str = ""  # in words; empty leaves the change to the model
@@ -301,15 +306,9 @@ class RewriteRequest(EngineRequest[RewriteResult]):
     deadline_ms: float = 60_000.0  # an unfinished rewrite is rejected
     seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
-    snippets: Snippets = NO_SNIPPETS  # code of other files for the prompt
     gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
     decoder: DecoderName | None = None  # for the gaps; None takes the setting
     num_candidates: int = 1  # of several, improbable ones are not rejected: the caller selects one
-
-    @property
-    @override
-    def subject(self) -> str:
-        return self.snapshot.uri
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":

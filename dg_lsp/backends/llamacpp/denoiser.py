@@ -4,7 +4,7 @@ The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiong
 """
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -34,6 +34,7 @@ from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
     Allowed,
     Canvases,
+    Denoiser,
     DeviceMemory,
     Floats,
     Footprint,
@@ -115,7 +116,7 @@ def fitting_budget(
     return budget
 
 
-class ContextDenoiser(ABC):
+class ContextDenoiser(Denoiser):
     """The common part of all denoisers over a llama.cpp context.
 
     Only for the thread that loaded the model; owns and closes it. Refuses what would make ggml abort the process: a
@@ -163,15 +164,6 @@ class ContextDenoiser(ABC):
             devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
         )
 
-    @abstractmethod
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`."""
-
-    def refresh(self, slot: int) -> int:
-        """See `Denoiser.refresh`; always exact."""
-        del slot
-        return 0
-
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
@@ -179,11 +171,6 @@ class ContextDenoiser(ABC):
         checked = self._checked_canvases(slot, canvases)
         reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
         return self._predict(slot, checked, lanes, reduce)
-
-    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`; not possible with a bidirectional prompt."""
-        del slot, ids, allowed
-        raise BackendError(f"{self.spec.name} has no causal head; use the decoder diffusion")
 
     def close(self) -> None:
         """Frees context and model. Idempotent."""

@@ -15,8 +15,8 @@ from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, toke
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
-    Allowed,
     Canvases,
+    Denoiser,
     DeviceMemory,
     Footprint,
     Lanes,
@@ -29,7 +29,7 @@ from dg_lsp.diffusion.denoiser import (
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, with_extra
 
 
-class TransformersDenoiser:
+class TransformersDenoiser(Denoiser):
     """See `Denoiser`. One thread only. Keeps the self-conditioning of each canvas by slot and lane."""
 
     def __init__(self, network: DiffusionGemmaNetwork, spec: ModelSpec, tokenizer: Tokenizer, num_slots: int) -> None:
@@ -93,11 +93,6 @@ class TransformersDenoiser:
         self._prompts[slot] = prompt
         return len(prompt) - kept
 
-    def refresh(self, slot: int) -> int:
-        """See `Denoiser.refresh`; always exact."""
-        del slot
-        return 0
-
     @torch.inference_mode()
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
@@ -120,11 +115,6 @@ class TransformersDenoiser:
         values = (argmax, sampled, rows[2].copy(), np.maximum(rows[3], 0.0), rows[2 if is_greedy else 4].copy())
         columns = (np.split(column, np.cumsum(lengths)[:-1]) for column in values)
         return [Prediction(*parts) for parts in zip(*columns, strict=True)]
-
-    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`; the decoder has no causal head."""
-        del slot, ids, allowed
-        raise BackendError(f"{self.spec.name} cannot decode causally; use the decoder diffusion")
 
     def close(self) -> None:
         """Frees the memory of the device. Idempotent."""
