@@ -33,8 +33,8 @@ _MAX_LINE_MS = 3000.0
 _INSTRUCTIONS_WORTH = 0.03
 _LINE_TOKENS = 10
 """Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
-_TYPED_TOKENS = 4
-"""Tokens of the prompt that are decoded for a typed character, if the prompt is cached."""
+_TYPED_TOKENS, _FIRST_TOKENS = 4, 64
+"""Tokens of the prompt that are decoded for a typed character, and at least for the first line in a file."""
 _PROMPT_TOKENS, _CANVAS_TOKENS = 512, 16
 _INFILL_PASSES, _CANVAS_PASSES = 6, 8
 """Passes to a line. Fast-dLLM (arXiv 2505.22618) accepts about 2 tokens a pass at a confidence of 0.9."""
@@ -103,7 +103,7 @@ class RankedModel:
     preset: Preset
     device: str  # name of the GPU that runs it, or CPU
     line_ms: float  # estimate, while the user types
-    first_ms: float  # the same for the first line in a file: its prompt is not cached
+    first_ms: float  # the same for the first line in a file: a cut prompt has to be decoded
 
     @property
     def name(self) -> str:
@@ -172,7 +172,7 @@ def rank_models(machine: Machine, presets: Iterable[Preset]) -> list[RankedModel
             continue
         bandwidth = device.bandwidth or _BANDWIDTHS[device.kind]
         free_tokens = device.free_tokens or _FREE_TOKENS.get(device.kind) or machine.cores / (_CORE_SECONDS * bandwidth)
-        line, first = (line_ms(preset, bandwidth, free_tokens, num) for num in (_TYPED_TOKENS, _PROMPT_TOKENS))
+        line, first = (line_ms(preset, bandwidth, free_tokens, num) for num in (_TYPED_TOKENS, _FIRST_TOKENS))
         ranked.append(RankedModel(preset, device.name, line, first))
     return sorted(ranked, key=lambda model: -model.worth)
 

@@ -124,7 +124,7 @@ def test_the_question_can_be_answered_with_no(dg_lsp, hub, terminal, answer):
 
 
 def test_setup_sets_a_deadline_that_the_model_keeps_by_its_own_estimate(dg_lsp, hub, machine):
-    machine["cpu"] = {**CPU_SPEED, "operations_per_second": 1e9}
+    machine["cpu"] = {**CPU_SPEED, "operations_per_second": 5e8}
     first_ms = dg_lsp("models", "recommend", "--json").json["autoregressive"]["first_line_ms"]
     outcome = dg_lsp("setup", "--yes")
     deadline_ms = float(re.search(r'"dg-lsp.completion.deadline_ms": (\d+),', outcome.out)[1])
