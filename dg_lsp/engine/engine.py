@@ -42,7 +42,7 @@ from dg_lsp.settings import NO_OPTIONS, CompletionSettings
 LOOKAHEAD_SHARE = 16
 """A move of the prompt's start is expected when no more than a 16th of the prompt has to be typed before it."""
 PROMPT_SHARE = 3 / 8
-"""Share of the time until the deadline that a prompt may take; of a longer one idle time decodes the rest."""
+"""Share of the time until the deadline that a prompt may take, where idle time decodes the rest of a longer one."""
 MIN_PROMPT = 64  # tokens that a prompt has where the time allows fewer
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -230,9 +230,9 @@ class LocalEngine(Engine):
         longest = model.spec.max_prompt_tokens
         num_affordable = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
         layout = _fill_layout(request, model, longest)
-        if num_affordable >= min(longest, model.slots.num_missing(layout.prompt_ids, model.client)):
-            return longest
-        return min(longest, 1 << round(math.log2(max(num_affordable, MIN_PROMPT))))
+        num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
+        is_cut = self.settings.speculate and num_affordable < min(longest, num_missing)
+        return min(longest, 1 << round(math.log2(max(num_affordable, MIN_PROMPT)))) if is_cut else longest
 
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
         """The selection for a request, by the prompt tokens that no slot of the client has."""
