@@ -67,20 +67,24 @@ def workspace_file(start: Path) -> Path | None:
 
 
 def with_workspace_file(
-    settings: Settings, path: Path, names: Collection[str], *, editor_trusts: bool | None = None
+    settings: Settings, folder: Path | None, names: Collection[str], *, editor_trusts: bool | None = None
 ) -> tuple[Settings, tuple[str, ...]]:
-    """The settings with a workspace's file applied as far as it is trusted, and messages for what is ignored.
+    """The settings with the `workspace_file` of a folder applied as far as it is trusted, and what is ignored of it.
 
-    `editor_trusts` is None for an editor that does not know trust.
+    `editor_trusts` is None for an editor that does not know trust. The trust of an editor ends with its folder.
     """
+    path = workspace_file(folder) if folder is not None else None
+    if path is None:
+        return settings, ()
     if editor_trusts is False:
         return settings, (f"{path} is ignored, because the editor does not trust this folder",)
     try:
         text, is_own = _read(path)
     except SettingsError as error:
         return _without_file(settings, error)
-    is_trusted = editor_trusts is True or _is_below(path.parent, settings.privacy.trusted_folders)
-    advice = f"to allow it, add {path.parent} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
+    place = path.parent
+    is_trusted = (editor_trusts is True and place == folder) or _is_below(place, settings.privacy.trusted_folders)
+    advice = f"to allow it, add {place} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
     if not is_own and not is_trusted:
         return settings, (f"{path} is ignored, because other users can change it: {advice}",)
     wanted, keys, problems = _parse(path, text, settings)
@@ -100,7 +104,7 @@ def with_workspace_file(
         where = f"set it in {user_file()}, in the editor or on the command line"
         messages.append(f"{path}: ignored {', '.join(forbidden)}, which a folder must not decide: {where}")
     if is_trusted:
-        settings = with_model_paths(settings, keys, path.parent, names)
+        settings = with_model_paths(settings, keys, place, names)
     return settings, tuple(messages)
 
 

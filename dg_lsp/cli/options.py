@@ -135,17 +135,15 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     needs no setting calls it for these reports.
     """
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings_files import user_settings, with_workspace_file, workspace_file
+    from dg_lsp.settings_files import user_settings, with_workspace_file
 
     settings, messages = user_settings(known_names())
     try:
-        path = workspace_file(Path.cwd()) if in_folder else None
+        folder = Path.cwd() if in_folder else None
     except OSError as error:
         raise InputFileError("the working directory does not exist any more: change to another one") from error
-    if path is not None:
-        settings, further = with_workspace_file(settings, path, known_names())
-        messages += further
-    for message in messages:
+    settings, further = with_workspace_file(settings, folder, known_names())
+    for message in (*messages, *further):
         report(message)
     return parse_settings(over, settings)
 

@@ -54,9 +54,8 @@ def lsp(
     from dg_lsp.cli import loading
     from dg_lsp.server import app as server
 
-    if address is None:
-        return server.serve_stdio(loading.open_engine, settings, over)
-    return server.serve_tcp(*address, _token(), loading.open_engine, settings, over)
+    token = "" if address is None else _token()
+    return server.serve_client(loading.open_engine, settings, over, address, token)
 
 
 def _token() -> str:

@@ -6,6 +6,7 @@ Automatic completion never interrupts the user: errors are written to the client
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
-from dg_lsp.settings_files import user_file, with_model_paths, with_workspace_file, workspace_file
+from dg_lsp.settings_files import user_file, with_model_paths, with_workspace_file
 from dg_lsp.system import keep_heap_small
 
 OpenEngine = Callable[[Settings], Engine]
@@ -62,8 +63,9 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     trust = options.get(TRUST) if isinstance(options, Mapping) else None
     editor_trusts = trust if isinstance(trust, bool) else None
     ls.is_restricted = editor_trusts is False
-    settings, file_errors = workspace_settings(_first_folder(ls), ls.settings, editor_trusts=editor_trusts)
-    settings, option_errors = parse_options(options, settings, _first_folder(ls))
+    folder = _first_folder(ls)
+    settings, file_errors = with_workspace_file(ls.settings, folder, known_names(), editor_trusts=editor_trusts)
+    settings, option_errors = parse_options(options, settings, folder)
     ls.initial_errors = file_errors + option_errors
     ls.configure(settings)
     # clients with a status bar for it send `editorInfo`
@@ -194,18 +196,6 @@ def _first_folder(ls: Server) -> Path | None:
     return next(iter(ls.exclusion.roots), None)
 
 
-def workspace_settings(
-    folder: Path | None, settings: Settings, *, editor_trusts: bool | None = None
-) -> tuple[Settings, tuple[str, ...]]:
-    """`settings` with the nearest file in the folder or above it applied, and messages for what is ignored."""
-    path = workspace_file(folder) if folder is not None else None
-    if path is None:
-        return settings, ()
-    if editor_trusts and path.parent != folder:  # the editor's trust ends with its folder
-        editor_trusts = None
-    return with_workspace_file(settings, path, known_names(), editor_trusts=editor_trusts)
-
-
 def parse_options(options: object, base: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:
     """`base` with the client's options applied, and an error for each invalid option.
 
@@ -224,43 +214,32 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
     return settings, tuple(errors)
 
 
-def serve_stdio(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any] = NO_OVERRIDES) -> int:
-    """Serves one client on standard input and output; returns the exit code of the process. `over`: `create_server`."""
-
-    async def session() -> int:
-        with closing(StdoutWriter()) as writer:
-            return await serve(_own_server(open_engine, settings, over), stdin_reader(), writer)
-
-    return asyncio.run(session())
-
-
-def serve_tcp(
-    host: str,
-    port: int,
-    token: str,
+def serve_client(
     open_engine: OpenEngine,
     settings: Settings,
     over: Mapping[str, Any] = NO_OVERRIDES,
+    address: tuple[str, int] | None = None,
+    token: str = "",
 ) -> int:
-    """Serves the first client that sends the token; returns the exit code of the process.
+    """Serves one client on standard input and output, or the first one at the TCP address that sends the token.
 
-    Raises as `accept_client` does.
+    Returns the exit code of the process. `over` is that of `create_server`. Raises as `accept_client` does.
     """
+    keep_heap_small()
+    open_scheduler = partial(Scheduler, open_engine, device=SharedDevice())
 
     async def session() -> int:
-        reader, writer, first = await accept_client(host, port, token)
+        server = create_server(open_scheduler, settings, over)
+        if address is None:
+            with closing(StdoutWriter()) as stdout:
+                return await serve(server, stdin_reader(), stdout)
+        reader, writer, first = await accept_client(*address, token)
         try:
-            return await serve(_own_server(open_engine, settings, over), reader, writer, first)
+            return await serve(server, reader, writer, first)
         finally:
             await close_writer(writer)
 
     return asyncio.run(session())
-
-
-def _own_server(open_engine: OpenEngine, settings: Settings, over: Mapping[str, Any]) -> Server:
-    keep_heap_small()
-    device = SharedDevice()
-    return create_server(lambda merged: Scheduler(open_engine, merged, device), settings, over)
 
 
 async def serve(

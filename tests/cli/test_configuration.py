@@ -88,7 +88,7 @@ def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_s
         raise BackendError("the machine is not measured in this test")
 
     monkeypatch.setattr(setup, "measure", fail)
-    monkeypatch.setattr(app, "serve_stdio", lambda *_: 0)
+    monkeypatch.setattr(app, "serve_client", lambda *_: 0)
     monkeypatch.setattr(servers.client, "start", lambda *_: None)
     user_settings(BAD)
     (tmp_path / "a.py").write_text("x = \n")

@@ -88,7 +88,7 @@ def sessions(monkeypatch):
         raise DaemonError("no daemon here")
 
     monkeypatch.setattr(client, "open_session", open_session)
-    monkeypatch.setattr(server, "serve_stdio", lambda *_: 0)
+    monkeypatch.setattr(server, "serve_client", lambda *_: 0)
     return requested
 
 

@@ -134,7 +134,7 @@ def test_a_bad_entry_is_named(user_settings, table, message):
 def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     path = tmp_path / "dg-lsp.toml"
     path.write_text(SAMPLER)
-    settings, messages = with_workspace_file(parse_settings({}), path, (), editor_trusts=True)
+    settings, messages = with_workspace_file(parse_settings({}), tmp_path, (), editor_trusts=True)
     assert settings == parse_settings({})
     assert ["model.sampler" in message for message in messages] == [True]
     merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))

@@ -12,8 +12,7 @@ from dg_lsp.system import GPU_VARIABLES
 @pytest.fixture
 def language_server(monkeypatch):
     calls = []
-    monkeypatch.setattr(server, "serve_stdio", lambda *args: calls.append(("stdio", args)))
-    monkeypatch.setattr(server, "serve_tcp", lambda *args: calls.append(("tcp", args)))
+    monkeypatch.setattr(server, "serve_client", lambda *args: calls.append(args))
     return calls
 
 
@@ -29,8 +28,8 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
     monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
-    given = [(kind, *arguments[:3]) for kind, arguments in language_server]
-    assert given == [("tcp", "127.0.0.1", 8013, ""), ("tcp", "127.0.0.1", 0, "a long secret that nobody guesses")]
+    given = [arguments[3:] for arguments in language_server]
+    assert given == [(("127.0.0.1", 8013), ""), (("127.0.0.1", 0), "a long secret that nobody guesses")]
     assert "DG_LSP_TOKEN" not in os.environ
     monkeypatch.setenv("DG_LSP_TOKEN", "short")
     assert "DG_LSP_TOKEN" in dg_lsp("lsp", "--tcp", "127.0.0.1:0").error(2)

@@ -22,7 +22,7 @@ from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.errors import BackendError, ModelError
 from dg_lsp.postprocess.validate import Candidate
-from dg_lsp.server.app import serve_stdio
+from dg_lsp.server.app import serve_client
 from dg_lsp.server.protocol import Protocol
 from dg_lsp.settings import CompletionSettings, Settings
 
@@ -161,4 +161,4 @@ def log_messages(path):
 if __name__ == "__main__":
     if log := os.environ.get("DG_TEST_LOG"):
         log_messages(Path(log))
-    sys.exit(serve_stdio(open_engine, UNHURRIED))
+    sys.exit(serve_client(open_engine, UNHURRIED))

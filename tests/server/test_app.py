@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.server.app import parse_options, workspace_settings
+from dg_lsp.server.app import parse_options
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
@@ -37,29 +37,3 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
 )
 def test_a_relative_model_path_is_relative_to_the_workspace(model, expected):
     assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == expected
-
-
-def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
-    folder = tmp_path / "a" / "b"
-    folder.mkdir(parents=True)
-    assert workspace_settings(folder, BASE) == (BASE, ())
-    assert workspace_settings(None, BASE) == (BASE, ())
-    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
-    settings, errors = workspace_settings(folder, BASE)
-    assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 7, ())
-
-
-def test_the_trust_of_the_editor_counts_in_its_folder_only(tmp_path):
-    folder = tmp_path / "a"
-    folder.mkdir()
-    text = "[model]\nname = 'mine.gguf'\n"
-    (tmp_path / "dg-lsp.toml").write_text(text)
-    settings, [message] = workspace_settings(folder, BASE, editor_trusts=True)
-    assert settings == BASE
-    assert "ignored model.name" in message
-    (folder / "dg-lsp.toml").write_text(text)
-    settings, messages = workspace_settings(folder, BASE, editor_trusts=True)
-    assert (settings.model.name, messages) == (str(folder / "mine.gguf"), ())
-    settings, [message] = workspace_settings(folder, BASE, editor_trusts=False)
-    assert settings == BASE
-    assert "the editor does not trust this folder" in message

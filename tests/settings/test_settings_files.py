@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp import settings_files
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason
-from dg_lsp.settings import MAX_NAMED, PrivacySettings, Settings, parse_settings
+from dg_lsp.settings import MAX_NAMED, ModelSettings, PrivacySettings, Settings, parse_settings
 from dg_lsp.settings_files import MAX_BYTES, with_workspace_file, workspace_file
 
 EVERYTHING = """
@@ -36,6 +36,7 @@ use = "start"
 """
 """A folder's file with keys of all groups."""
 INCOMPLETE = PrivacySettings(is_incomplete=True)
+BASE = Settings(model=ModelSettings(name="other"))
 NEVER = "daemon.use, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
 
 
@@ -63,7 +64,7 @@ def ignored(message):
 
 def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
     user = settings_of(privacy={"exclude_patterns": ["private/"]})
-    settings, (untrusted, forbidden) = with_workspace_file(user, file(EVERYTHING), ())
+    settings, (untrusted, forbidden) = with_workspace_file(user, file(EVERYTHING).parent, ())
     assert settings == settings_of(
         completion={"max_tokens": 8},
         rewrite={"strength": 0.3},
@@ -75,7 +76,7 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
     )
     assert ignored(forbidden) == NEVER
     again = settings_of(privacy={"exclude_patterns": ["*.sql", "!a.sql"]})
-    settings, _ = with_workspace_file(again, file('[privacy]\nexclude_patterns = ["*.sql"]\n'), ())
+    settings, _ = with_workspace_file(again, file('[privacy]\nexclude_patterns = ["*.sql"]\n').parent, ())
     assert Exclusion(settings.privacy).path_reason("a.sql") is ExclusionReason.PATTERN
 
 
@@ -85,7 +86,7 @@ def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file,
     path = file('[privacy]\nexclude_patterns = ["src/*.sql", "/secret/", "*.log", "!/a/b"]\n').rename(
         folder / "dg-lsp.toml"
     )
-    settings, _ = with_workspace_file(Settings(), path, ())
+    settings, _ = with_workspace_file(Settings(), path.parent, ())
     escaped = folder.as_posix().replace("[", "\\[")
     assert settings.privacy.exclude_patterns == (
         "src/*.sql", f"{escaped}/src/*.sql", "/secret/", f"{escaped}/secret/", "*.log",
@@ -95,13 +96,13 @@ def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file,
     assert [rules.path_reason(path, (folder.parent,)) for path in paths] == [*[ExclusionReason.PATTERN] * 2, None]
     link = tmp_path / "link"
     link.symlink_to(folder)
-    settings, _ = with_workspace_file(Settings(), link / "dg-lsp.toml", ())
+    settings, _ = with_workspace_file(Settings(), link, ())
     assert {f"{link}/secret/", f"{escaped}/secret/"} < set(settings.privacy.exclude_patterns)
 
 
 def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(file, tmp_path):
     user = settings_of(privacy={"trusted_folders": [str(tmp_path.parent)], "exclude_patterns": ["private/"]})
-    settings, [forbidden] = with_workspace_file(user, file(EVERYTHING), ())
+    settings, [forbidden] = with_workspace_file(user, file(EVERYTHING).parent, ())
     assert (settings.model.name, settings.rewrite.model) == (str(tmp_path / "mine.gguf"), str(tmp_path / "large.gguf"))
     assert not settings.privacy.exclude_secrets
     assert settings.privacy.exclude_patterns == ("*.sql", "!private/")
@@ -112,16 +113,16 @@ def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(fil
 
 def test_a_file_may_repeat_what_is_set_already(file):
     text = "[model]\nname = 'auto'\n[privacy]\nexclude_secrets = true\n"
-    assert with_workspace_file(Settings(), file(text), ("auto",)) == (Settings(), ())
+    assert with_workspace_file(Settings(), file(text).parent, ("auto",)) == (Settings(), ())
 
 
 def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_through_a_link(file, tmp_path):
     path = file("[model]\nthreads = 1\n")
     user = settings_of(privacy={"trusted_folders": [str(tmp_path)[:-1], str(tmp_path / "inner")]})
-    assert with_workspace_file(user, path, ())[0] == user
+    assert with_workspace_file(user, path.parent, ())[0] == user
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/link").symlink_to(tmp_path)
-    assert with_workspace_file(user, tmp_path / "inner/link/dg-lsp.toml", ())[0] == user
+    assert with_workspace_file(user, tmp_path / "inner/link", ())[0] == user
 
 
 @pytest.mark.parametrize("is_spelled_with_link", [True, False])
@@ -134,14 +135,14 @@ def test_a_folder_in_a_home_that_is_a_link_can_be_trusted(tmp_path, monkeypatch,
     user = settings_of(privacy={"trusted_folders": ["~/code"]})
     for home, num_threads in (("ada", 1), ("disk/ada", 1), ("circle", user.model.threads)):
         monkeypatch.setenv("HOME", str(tmp_path / home))
-        assert with_workspace_file(user, path, ())[0].model.threads == num_threads
+        assert with_workspace_file(user, path.parent, ())[0].model.threads == num_threads
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="a system without owners of files")
 def test_a_file_that_other_users_can_change_is_ignored(file, tmp_path, monkeypatch):
     path = file("[completion]\nmax_tokens = 8\n")
     path.chmod(0o666)
-    settings, [message] = with_workspace_file(Settings(), path, ())
+    settings, [message] = with_workspace_file(Settings(), path.parent, ())
     assert settings == Settings()
     assert "other users can change it" in message
     path.chmod(0o644)
@@ -149,9 +150,9 @@ def test_a_file_that_other_users_can_change_is_ignored(file, tmp_path, monkeypat
         os.chown(path, 12345, -1)
     else:
         monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
-    assert with_workspace_file(Settings(), path, ())[0] == Settings()
+    assert with_workspace_file(Settings(), path.parent, ())[0] == Settings()
     trusting = settings_of(privacy={"trusted_folders": [str(tmp_path)]})
-    assert with_workspace_file(trusting, path, ())[0].completion.max_tokens == 8
+    assert with_workspace_file(trusting, path.parent, ())[0].completion.max_tokens == 8
 
 
 def test_the_users_file_may_set_everything(user_settings):
@@ -172,7 +173,7 @@ def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
     searches = []
     monkeypatch.setattr("difflib.get_close_matches", lambda *_: searches.append(1) or [])
     path = file("".join(f"k{number} = 1\n" for number in range(1500)))
-    *named, last = with_workspace_file(Settings(), path, ())[1]
+    *named, last = with_workspace_file(Settings(), path.parent, ())[1]
     assert len(named) == len(searches) == MAX_NAMED
     assert last == f"{path}: {1500 - MAX_NAMED} more unknown settings are ignored"
 
@@ -190,11 +191,38 @@ def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
         pytest.param(None, id="missing"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, content):
+def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, monkeypatch, content):
     path = tmp_path / "dg-lsp.toml"
+    monkeypatch.setattr(settings_files, "workspace_file", lambda _: path)  # it may be removed after it was found
     if content is not None:
         path.write_bytes(content)
-    settings, [message] = with_workspace_file(Settings(), path, ())
+    settings, [message] = with_workspace_file(Settings(), path.parent, ())
     assert "dg-lsp.toml" in message
     assert message.endswith(" is ignored)")
     assert settings == Settings(privacy=INCOMPLETE)
+
+
+def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    assert with_workspace_file(BASE, folder, ()) == (BASE, ())
+    assert with_workspace_file(BASE, None, ()) == (BASE, ())
+    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
+    settings, errors = with_workspace_file(BASE, folder, ())
+    assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 7, ())
+
+
+def test_the_trust_of_the_editor_counts_in_its_folder_only(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    text = "[model]\nname = 'mine.gguf'\n"
+    (tmp_path / "dg-lsp.toml").write_text(text)
+    settings, [message] = with_workspace_file(BASE, folder, (), editor_trusts=True)
+    assert settings == BASE
+    assert "ignored model.name" in message
+    (folder / "dg-lsp.toml").write_text(text)
+    settings, messages = with_workspace_file(BASE, folder, (), editor_trusts=True)
+    assert (settings.model.name, messages) == (str(folder / "mine.gguf"), ())
+    settings, [message] = with_workspace_file(BASE, folder, (), editor_trusts=False)
+    assert settings == BASE
+    assert "the editor does not trust this folder" in message
