@@ -4,6 +4,11 @@ A cancelled request is not an error: it ends with `concurrent.futures.CancelledE
 is a result, not an error. Exceptions of other libraries are mapped once, in `backends/`.
 """
 
+import contextlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
 
 def escaped(text: str) -> str:
     """The text with control and other invisible characters as escapes: a file's text must not control a terminal."""
@@ -33,6 +38,23 @@ class UsageError(DgLspError):
 
 class InputFileError(UsageError):
     """The file is missing, a directory, binary, unreadable or not writable."""
+
+
+@contextlib.contextmanager
+def map_input_errors(verb: str, path: Path, state: str = "") -> Iterator[None]:
+    """Maps errors to InputFileError while a file of the user is read or written, its text and gzip included.
+
+    `verb` is `read` or `write`; `state` is added to the reason.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputFileError(f"{path} is not UTF-8 (byte {error.start}): convert it first") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a NUL in the name
+        if isinstance(error, FileNotFoundError) and verb == "read":
+            raise InputFileError(f"no such file: {path}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputFileError(f"cannot {verb} {path}: {reason}{state}") from error
 
 
 class SettingsError(UsageError):

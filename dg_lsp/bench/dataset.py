@@ -4,7 +4,6 @@ import gzip
 import json
 import random
 import re
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
-from dg_lsp.errors import InputFileError
+from dg_lsp.errors import InputFileError, map_input_errors
 
 _LINE_END = re.compile(r"\r?\n\Z")
 _GZIP = b"\x1f\x8b"
@@ -92,10 +91,8 @@ def write_cases(cases: Sequence[TestCase], path: Path) -> Counter[str]:
     """
     names = _REQUIRED | {key: key for key in ("kind", "path", "language")}
     rows = ({key: getattr(case, name) for key, name in names.items()} for case in cases)
-    try:
+    with map_input_errors("write", path):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
     return Counter(case.language for case in cases)
 
 
@@ -109,15 +106,9 @@ def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tup
 
 
 def _read_text(path: Path) -> str:
-    try:
+    with map_input_errors("read", path):
         data = path.read_bytes()
         return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8")
-    except FileNotFoundError as error:
-        raise InputFileError(f"no such file: {path}") from error
-    except UnicodeDecodeError as error:
-        raise InputFileError(f"{path} is not UTF-8 (byte {error.start})") from error
-    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
-        raise InputFileError(f"cannot read {path}: {error}") from error
 
 
 def _parse_case(tree: Any) -> TestCase:

@@ -33,7 +33,7 @@ from dg_lsp.context.edit_task import EditTask
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority
-from dg_lsp.errors import InputFileError
+from dg_lsp.errors import InputFileError, map_input_errors
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 
@@ -277,12 +277,12 @@ class RunFile:
         """
         self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""
-        self._path = path
+        self._path = path or Path()  # for errors, which a file in memory does not have
         self._file: BinaryIO = io.BytesIO()
         if path is None:
             return
         first = _line(header)
-        try:
+        with map_input_errors("write", path):
             data = path.read_bytes() if path.exists() else b""
             kept = data[: data.rfind(b"\n") + 1]
             # empty, or an incomplete copy of the header
@@ -298,8 +298,6 @@ class RunFile:
             if is_new:
                 self._file.write(first)
                 self._file.flush()
-        except OSError as error:
-            raise InputFileError(f"cannot write {path}: {error.strerror or error}") from error
 
     def add(self, attempt: Attempt) -> None:
         """Stores an attempt and writes it immediately.
@@ -308,11 +306,9 @@ class RunFile:
             InputFileError: the disk is full or the file is gone.
         """
         self.attempts[attempt.case, attempt.contender] = attempt
-        try:
+        with map_input_errors("write", self._path):
             self._file.write(_line(attempt))
             self._file.flush()
-        except OSError as error:
-            raise InputFileError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
         return self

@@ -49,7 +49,7 @@ from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import LANGUAGE_IDS
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.engine import Engine
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError, UsageError, map_input_errors
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.settings import RemoteSettings, Settings
 from dg_lsp.system import file_sha256
@@ -223,10 +223,8 @@ def report(
 ) -> int:
     """Summarize an audit log: how many requests, how fast, and their outcomes."""
     configure({})
-    try:
+    with map_input_errors("read", log):
         records, outcomes, num_bad = read_log(log)
-    except OSError as error:
-        raise InputFileError(f"cannot read {log}: {error.strerror or error}") from error
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
     _print_tables(audit_tables(records, num_bad, outcomes))

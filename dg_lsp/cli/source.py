@@ -16,10 +16,11 @@ from dg_lsp.context.document import Encoding, LineIndex, Snapshot
 from dg_lsp.context.exclusion import repository_around
 from dg_lsp.context.languages import language_id_of
 from dg_lsp.engine.request import Replacement
-from dg_lsp.errors import InputFileError, UsageError
+from dg_lsp.errors import InputFileError, UsageError, map_input_errors
 from dg_lsp.system import replace_file
 
 _BOM = b"\xef\xbb\xbf"
+_UNCHANGED = " (it is unchanged)"
 _UNUSUAL = re.compile(rb"[\x00-\x1f\x7f\"\\]")
 _NUMBER = "([0-9]{1,12})"
 _LOCATION = re.compile(f"(.*?)(?::{_NUMBER}(?:-{_NUMBER}|:{_NUMBER})?)?", re.DOTALL)
@@ -39,20 +40,15 @@ class SourceFile:
 
         Raises InputFileError: missing, no regular file, unreadable, binary or in another encoding.
         """
-        try:
+        with map_input_errors("read", path):
             if path.is_dir():
                 raise InputFileError(f"{path} is a directory: name a file in it")
             if not stat.S_ISREG(path.stat().st_mode):
                 raise InputFileError(f"{path} is no regular file: save it first and name that file")
             data = path.read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise InputFileError(_cannot("read", path, error)) from error
-        if b"\0" in data:
-            raise InputFileError(f"{path} is binary: only text files can be filled")
-        try:
+            if b"\0" in data:
+                raise InputFileError(f"{path} is binary: only text files can be filled")
             return cls(path, data, data.removeprefix(_BOM).decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise InputFileError(f"{path} is not UTF-8 (byte {error.start}): convert it first") from error
 
     @property
     def language(self) -> str:
@@ -88,11 +84,9 @@ class SourceFile:
 
     def check_writable(self) -> None:
         """Raises InputFileError if the file cannot be written; without a write bit it is refused for root too."""
-        try:
+        with map_input_errors("write", self.path, _UNCHANGED):
             target = self.path.resolve(strict=True)
             mode = target.stat().st_mode
-        except OSError as error:
-            raise InputFileError(_cannot("write", self.path, error)) from error
         if not os.access(target, os.W_OK) or not mode & 0o222:
             raise InputFileError(f"{self.path} is read-only: nothing was written; change its permissions first")
 
@@ -102,16 +96,13 @@ class SourceFile:
         Raises InputFileError: no permission, no space, or the file has changed since it was read. It stays unchanged.
         """
         self.check_writable()
-        try:
+        with map_input_errors("write", self.path, _UNCHANGED):
             replace_file(self.path.resolve(strict=True), self.data, self.data_with(edit))
-        except OSError as error:
-            raise InputFileError(_cannot("write", self.path, error)) from error
 
     def data_with(self, edit: Replacement) -> bytes:
         """The bytes of the file with a part of the text replaced; all other bytes are the same."""
-        head = len(self.text[: edit.start].encode()) + (len(_BOM) if self.data.startswith(_BOM) else 0)
-        tail = head + len(self.text[edit.start : edit.end].encode())
-        return self.data[:head] + edit.text.encode() + self.data[tail:]
+        mark = _BOM if self.data.startswith(_BOM) else b""
+        return mark + (self.text[: edit.start] + edit.text + self.text[edit.end :]).encode()
 
     def patch(self, edit: Replacement) -> bytes:
         """A unified diff of the replacement that `git apply` takes. Its path begins at the top of the repository.
@@ -127,13 +118,6 @@ class SourceFile:
         lines = difflib.diff_bytes(difflib.unified_diff, old, new, old_name + blank, new_name + blank, lineterm=b"\n")
         ended = (line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
         return b"".join([b"diff --git %s %s\n" % (old_name, new_name), *ended])
-
-
-def _cannot(verb: str, path: Path, error: OSError | ValueError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"no such file: {path}"
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"cannot {verb} {path}: {reason}" + (" (it is unchanged)" if verb == "write" else "")
 
 
 def _quoted(name: bytes) -> bytes:

@@ -53,11 +53,6 @@ class Family:
         """See `ModelSpec.is_bidirectional`."""
         return isinstance(self.sampling, MaskSampling) and not (self.sampling.block_length or self.is_drafter)
 
-    @property
-    def noise(self) -> str:
-        """`mask` or `uniform`."""
-        return "mask" if isinstance(self.sampling, MaskSampling) else "uniform"
-
 
 _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
@@ -185,11 +180,6 @@ class Preset:
             return "CPU, 8 GB of memory"
         gigabytes = next(size for size in _GPU_GIGABYTES if self.memory_bytes <= size * 1e9)
         return f"GPU with {gigabytes} GB"
-
-    @property
-    def noise(self) -> str:
-        """`mask`, `uniform` or `none` (autoregressive)."""
-        return self.family.noise if self.family else "none"
 
     @property
     def is_diffusion(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
-from dg_lsp.canvas.spec import PromptCut, PromptFormat
+from dg_lsp.canvas.spec import MaskSampling, PromptCut, PromptFormat, UniformSampling
 from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
 from dg_lsp.models.metadata import describe
@@ -88,7 +88,9 @@ def test_a_preset_is_consistent(preset):
 def test_the_documentation_has_a_row_for_the_preset(preset):
     size, memory = (f"{number / 1e9:.1f} GB" for number in (preset.size, preset.memory_bytes))
     origin = f"`{preset.repository}`" if preset.repository else "packages of a package index"
-    cells = (f"`{preset.name}`", preset.note, preset.noise, preset.quantization, size, memory, preset.hardware,
+    kinds = {MaskSampling: "mask", UniformSampling: "uniform"}
+    noise = kinds[type(preset.family.sampling)] if preset.family else "none"
+    cells = (f"`{preset.name}`", preset.note, noise, preset.quantization, size, memory, preset.hardware,
              preset.licence, origin)  # fmt: skip
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
