@@ -42,10 +42,7 @@ class InputFileError(UsageError):
 
 @contextlib.contextmanager
 def map_input_errors(verb: str, path: Path, state: str = "") -> Iterator[None]:
-    """Maps errors to InputFileError while a file of the user is read or written, its text and gzip included.
-
-    `verb` is `read` or `write`; `state` is added to the reason.
-    """
+    """Maps errors while a user's file is read or written to InputFileError; `verb` is `read` or `write`."""
     try:
         yield
     except UnicodeDecodeError as error:

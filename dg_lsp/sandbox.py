@@ -41,8 +41,8 @@ _FREE_USER_IDS = range(61184, 65520)
 """Ids that systemd reserves for temporary users."""
 _PASSED = "passed"
 # limits of a program
-_CPU_SECONDS = 5
-_WALL_SECONDS = 15.0
+CPU_SECONDS = 5
+WALL_SECONDS = 15.0
 _MEMORY_BYTES = 1 << 30
 """Of the address space, which includes the interpreter."""
 _FILE_BYTES = 1 << 20
@@ -167,18 +167,12 @@ class CommandResult:
 class Sandbox:
     """Runs one program or command after the other."""
 
-    def __init__(
-        self, *, option: str = "--execute", cpu_seconds: int = _CPU_SECONDS, wall_seconds: float = _WALL_SECONDS
-    ) -> None:
+    def __init__(self, *, option: str = "--execute") -> None:
         """Checks that bubblewrap works and that a correct program passes. Errors name the option that needs it.
-
-        The seconds limit one program.
 
         Raises:
             SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
         """
-        self._cpu_seconds = cpu_seconds
-        self._wall_seconds = wall_seconds
         program = shutil.which("bwrap")
         if sys.platform != "linux":
             raise SandboxError(f"{option} runs model-written code in bubblewrap, which needs Linux: use a container")
@@ -201,7 +195,7 @@ class Sandbox:
         with tempfile.TemporaryFile() as source:
             source.write(program.encode("utf-8", "replace"))
             source.seek(0)
-            result = self._execute(*self._arguments(), self._wall_seconds, source=source, environment={})
+            result = self._execute(*_arguments(), WALL_SECONDS, source=source, environment={})
         verdict = " ".join(result.output[:1000].split())
         if result.code is None:
             return ProgramResult(False, "timeout")
@@ -281,23 +275,24 @@ class Sandbox:
                 process.kill()  # with it the whole PID namespace
         return CommandResult(code, output.decode("utf-8", "replace"), time.monotonic() - start)
 
-    def _arguments(self) -> tuple[list[str], list[str]]:
-        """The options of bubblewrap for a program, and the Python that runs it."""
-        # the limit on processes does not apply to root: as root the program runs as a temporary user
-        user = random.choice(_FREE_USER_IDS) if os.geteuid() == 0 else 0
-        limits = {
-            "RLIMIT_CPU": (self._cpu_seconds, self._cpu_seconds + 1),
-            "RLIMIT_AS": (_MEMORY_BYTES, _MEMORY_BYTES),
-            "RLIMIT_FSIZE": (_FILE_BYTES, _FILE_BYTES),
-            "RLIMIT_NOFILE": (_NUM_OPEN_FILES, _NUM_OPEN_FILES),
-            "RLIMIT_NPROC": (1, 1),
-            "RLIMIT_CORE": (0, 0),
-        }
-        order = json.dumps({"user": user, "limits": limits})
-        work = ["--size", str(_DISK_BYTES), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
-        python = [str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, order]
-        # a change of user ends these capabilities
-        return [*_namespaces("CAP_SETUID", "CAP_SETGID"), "--clearenv", *_mounts(), *work], python
+
+def _arguments() -> tuple[list[str], list[str]]:
+    """The options of bubblewrap for a program, and the Python that runs it."""
+    # the limit on processes does not apply to root: as root the program runs as a temporary user
+    user = random.choice(_FREE_USER_IDS) if os.geteuid() == 0 else 0
+    limits = {
+        "RLIMIT_CPU": (CPU_SECONDS, CPU_SECONDS + 1),
+        "RLIMIT_AS": (_MEMORY_BYTES, _MEMORY_BYTES),
+        "RLIMIT_FSIZE": (_FILE_BYTES, _FILE_BYTES),
+        "RLIMIT_NOFILE": (_NUM_OPEN_FILES, _NUM_OPEN_FILES),
+        "RLIMIT_NPROC": (1, 1),
+        "RLIMIT_CORE": (0, 0),
+    }
+    order = json.dumps({"user": user, "limits": limits})
+    work = ["--size", str(_DISK_BYTES), "--perms", "1777", "--tmpfs", _WORK, "--chdir", _WORK]
+    python = [str(Path(sys.executable).resolve()), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOTSTRAP, order]
+    # a change of user ends these capabilities
+    return [*_namespaces("CAP_SETUID", "CAP_SETGID"), "--clearenv", *_mounts(), *work], python
 
 
 def _namespaces(*capabilities: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import attrs
 from attrs import field, validators
@@ -180,11 +180,9 @@ class ModelSettings:
     def sampler_of(self, name: str) -> SamplerOptions:
         """The options of a model, with the `prompt_attention` of these settings if they have one."""
         options = dict(self.sampler).get(name, NO_OPTIONS)
-        return (
-            options
-            if self.prompt_attention == "auto"
-            else attrs.evolve(options, prompt_attention=self.prompt_attention)
-        )
+        if self.prompt_attention == "auto":
+            return options
+        return attrs.evolve(options, prompt_attention=self.prompt_attention)
 
 
 def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
@@ -302,13 +300,12 @@ class Settings:
         return self.model, self.remote
 
 
-def leaves(kind: type = Settings, prefix: str = "") -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
+def leaves() -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
     """Every setting: its dotted key, its field, and the class of the field; without internal fields."""
-    for setting in attrs.fields(kind):
-        if setting.type is not None and attrs.has(setting.type):
-            yield from leaves(setting.type, f"{prefix}{setting.name}.")
-        elif not setting.metadata.get("internal"):
-            yield f"{prefix}{setting.name}", setting, kind
+    for group, kind in get_type_hints(Settings).items():
+        for setting in attrs.fields(kind):
+            if not setting.metadata.get("internal"):
+                yield f"{group}.{setting.name}", setting, kind
 
 
 _FIELDS = {key: setting for key, setting, _ in leaves()}
@@ -326,10 +323,7 @@ _KINDS: dict[Any, str] = {
 
 def settings_tree(settings: Settings) -> dict[str, Any]:
     """The settings as nested mappings, as `parse_settings` reads them; without internal fields but the samplers."""
-    tree: dict[str, Any] = {group: {} for group in _GROUPS}
-    for key in KEYS:
-        group, _, name = key.partition(".")
-        tree[group][name] = setting_of(settings, key)
+    tree = attrs.asdict(settings, filter=lambda setting, _: not setting.metadata.get("internal"))
     if settings.model.sampler:
         tree["model"]["sampler"] = {name: options.values for name, options in settings.model.sampler}
     return tree

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    for group in _groups(groups, own):
-        limit = _read_number(group / "memory.max")
-        used = _read_number(group / "memory.current")
+    folders = [groups / line.removeprefix("0::/") for line in _lines(own) if line.startswith("0::/")]
+    for group in chain.from_iterable((folder, *folder.parents) for folder in folders):
+        limit = read_number(group / "memory.max")
+        used = read_number(group / "memory.current")
         if limit is not None and used is not None:
             free = min(free, limit - used + _cached_bytes(group / "memory.stat"))
     return max(0, free)
@@ -152,17 +154,6 @@ def memory_bandwidth(num_cores: int) -> float:
     return float(sum(part.nbytes for part in parts) / min(times))
 
 
-def _groups(root: Path, own: Path) -> Iterator[Path]:
-    """The folders of this process's control groups, the outermost first."""
-    for line in _lines(own):
-        if line.startswith("0::"):
-            folder = root
-            yield folder
-            for name in Path(line.removeprefix("0::")).parts[1:]:
-                folder /= name
-                yield folder
-
-
 def _cached_bytes(stat: Path) -> int:
     return sum(int(value) for name, _, value in (line.partition(" ") for line in _lines(stat)) if name in _CACHED)
 
@@ -174,9 +165,10 @@ def _lines(path: Path) -> list[str]:
     return []
 
 
-def _read_number(path: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-        return int(path.read_text(encoding="ascii"))
+def read_number(path: Path) -> int | None:
+    """The decimal or hexadecimal number in a file of the system; None without such a file, and for `max`."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_text(encoding="ascii"), 0)
     return None
 
 
@@ -238,38 +230,32 @@ def replace_file(path: Path, old: bytes, new: bytes) -> None:
     `path` must not be a symbolic link: the link itself would be replaced. Raises InputFileError if it is not `old` now.
     """
     status = path.stat()
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(new)
-            file.flush()
-            if hasattr(os, "chown"):
-                with contextlib.suppress(OSError):
-                    os.chown(temporary, status.st_uid, status.st_gid)  # first, because it clears the set-user-id bits
-            shutil.copystat(path, temporary)
-            os.utime(temporary)
-            os.fsync(file.fileno())
+    with replacement(path) as temporary, temporary.open("wb") as file:
+        file.write(new)
+        file.flush()
+        with contextlib.suppress(OSError, AttributeError):  # AttributeError: Windows
+            os.chown(temporary, status.st_uid, status.st_gid)  # first, because it clears the set-user-id bits
+        shutil.copystat(path, temporary)
+        os.utime(temporary)
+        os.fsync(file.fileno())
         if path.read_bytes() != old:
             raise InputFileError(f"{path} changed while it was being filled: nothing was written; run it again")
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def write_private(path: Path, tree: Any) -> None:
     """Writes JSON that only the user can read, atomically, or raises OSError."""
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(tree, file)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    with replacement(path) as new:
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(tree), encoding="ascii")
+
+
+@contextlib.contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """A path in a private folder beside `path`. At the end its file replaces `path`; after an error it is removed."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".dg-lsp-", ignore_cleanup_errors=True) as folder:
+        new = Path(folder) / path.name
+        yield new
+        new.replace(path)
 
 
 def file_sha256(path: Path) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import CancelledError
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -25,8 +26,8 @@ def run(bwrap):
     """Runs a program and checks that none of its processes is left."""
 
     def call(program, wall_seconds=WALL_SECONDS):
-        sandbox = Sandbox(cpu_seconds=1, wall_seconds=wall_seconds)
-        outcome = sandbox.run(program)
+        with patch.multiple("dg_lsp.sandbox", CPU_SECONDS=1, WALL_SECONDS=wall_seconds):
+            outcome = Sandbox().run(program)
         assert not [child for child in psutil.Process().children(recursive=True) if "bwrap" in child.name()]
         return outcome
 
@@ -143,8 +144,8 @@ def test_a_program_cannot_write_its_own_report(run):
 
 
 def test_the_sandbox_ends_with_its_parent(bwrap):
-    script = "from dg_lsp.sandbox import Sandbox\nsandbox = Sandbox(wall_seconds=600)\n"
-    script += "print(flush=True)\nsandbox.run('import time; time.sleep(600)')"
+    script = "from dg_lsp import sandbox\nsandbox.WALL_SECONDS = 600\nbox = sandbox.Sandbox()\n"
+    script += "print(flush=True)\nbox.run('import time; time.sleep(600)')"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     parent.stdout.readline()
     wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3)

@@ -7,7 +7,6 @@ llama.cpp's pull request 24423. The `dg.*` keys are those of docs/models.md.
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download
 from dg_lsp.models.registry import CONFIGURATION
-from dg_lsp.system import file_sha256
+from dg_lsp.system import file_sha256, replacement
 
 FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -285,16 +284,11 @@ def write_model(
 @contextlib.contextmanager
 def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
     """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
-    with (
-        download.explained_disk_errors(target, _OTHER_NAME),
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".dg-lsp-") as name,
-    ):
-        new = Path(name) / target.name
-        quantized = Path(name) / f"quantized-{target.name}"
+    with download.explained_disk_errors(target, _OTHER_NAME), replacement(target) as new:
         yield new
         if quantize:
+            quantized = new.with_name(f"quantized-{new.name}")
             quantize(new, quantized)
-            new = quantized
+            quantized.replace(new)
         with new.open("r+b") as file:
             os.fsync(file.fileno())
-        new.replace(target)

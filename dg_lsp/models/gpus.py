@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.system import read_number
+
 NVIDIA, AMD, INTEL, APPLE = "nvidia", "amd", "intel", "apple"
 _VENDORS = {0x10DE: NVIDIA, 0x1002: AMD, 0x8086: INTEL}
 """PCI vendor ids. Display chips of servers and virtual machines have others, and compute nothing."""
@@ -72,19 +74,13 @@ def _from_nvidia_smi() -> Iterator[Gpu]:
 def _from_pci(folder: Path) -> Iterator[Gpu]:
     """From Linux, which lists GPUs without a driver too. AMD's driver reports the memory."""
     for device in sorted(folder.glob("*")):
-        vendor, number = _read_number(device / "vendor"), _read_number(device / "device")
+        vendor, number, category, memory = (
+            read_number(device / name) or 0 for name in ("vendor", "device", "class", "mem_info_vram_total")
+        )
         kind = _VENDORS.get(vendor)
-        if kind is not None and _read_number(device / "class") >> 16 in _CLASSES:
+        if kind is not None and category >> 16 in _CLASSES:
             name = f"{kind.upper() if kind == AMD else kind.capitalize()} GPU {vendor:04x}:{number:04x}"
-            yield Gpu(kind, name, _read_number(device / "mem_info_vram_total"))
-
-
-def _read_number(path: Path) -> int:
-    """0 for a missing or invalid file."""
-    try:
-        return int(path.read_text(encoding="ascii").strip(), 0)
-    except (OSError, ValueError):
-        return 0
+            yield Gpu(kind, name, memory)
 
 
 def unused_gpu(gpus: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:

@@ -179,7 +179,7 @@ def _describe_masked(
     if family is None or not isinstance(family.sampling, MaskSampling):
         return None
     sampling = _mask_sampling(family.sampling, metadata, vocab_size, name)
-    if not family.is_bidirectional:
+    if family.sampling.block_length or family.is_drafter:
         return _describe_blocks(family, sampling, _describe_causal(metadata, vocab_size, name, specials))
     resizing_ids = {sampling.expand_id, sampling.delete_id}
     end_ids = {*specials.end_ids, *(token for token in family.end_ids if token < vocab_size)}

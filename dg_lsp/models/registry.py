@@ -48,11 +48,6 @@ class Family:
     """Parts of `general.name`, lower case with hyphens, that identify it among the families of its architecture.
     A family without any is the default of its architecture."""
 
-    @property
-    def is_bidirectional(self) -> bool:
-        """See `ModelSpec.is_bidirectional`."""
-        return isinstance(self.sampling, MaskSampling) and not (self.sampling.block_length or self.is_drafter)
-
 
 _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""

@@ -69,7 +69,7 @@ class Crash(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("step", ["mkstemp", "fsync", "replace", "copystat"])
+@pytest.mark.parametrize("step", ["mkdtemp", "fsync", "replace", "copystat"])
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), Crash()])
 def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeypatch, step, failure):
     def fail(*args, **kwargs):
@@ -77,7 +77,7 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
 
     path = tmp_path / "a.py"
     source = source_of(path, b"x")
-    owner = {"mkstemp": tempfile, "fsync": os, "copystat": shutil}.get(step, Path)
+    owner = {"mkdtemp": tempfile, "fsync": os, "copystat": shutil}.get(step, Path)
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, fail)
         with pytest.raises(InputFileError if isinstance(failure, OSError) else Crash) as caught:

@@ -81,10 +81,9 @@ def test_a_daemon_that_the_user_started_stays_until_one_of_another_version_is_st
     wait_until(lambda: endpoint.read() is None)
 
 
-def test_a_daemon_that_cannot_write_its_record_ends_with_the_reason(endpoint, scripts):
-    endpoint.prepare()
-    endpoint.record_path.with_suffix(".json.new").mkdir()  # in place of a full disk
+def test_a_daemon_that_cannot_write_its_record_ends_with_the_reason(endpoint, scripts, monkeypatch):
     daemon = Daemon(endpoint, scripts)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda *_: endpoint.folder.read_bytes())  # in place of a full disk
     with pytest.raises(DaemonError, match=r"cannot be used \(Is a directory\)"):
         daemon.run()
     assert not endpoint.socket_path.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp import settings_files
 from dg_lsp.context.exclusion import Exclusion, ExclusionReason
-from dg_lsp.settings import MAX_NAMED, ModelSettings, PrivacySettings, Settings, parse_settings
+from dg_lsp.settings import MAX_NAMED, PrivacySettings, Settings, parse_settings
 from dg_lsp.settings_files import MAX_BYTES, with_workspace_file, workspace_file
 
 EVERYTHING = """
@@ -36,7 +36,6 @@ use = "start"
 """
 """A folder's file with keys of all groups."""
 INCOMPLETE = PrivacySettings(is_incomplete=True)
-BASE = Settings(model=ModelSettings(name="other"))
 NEVER = "daemon.use, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
 
 
@@ -205,24 +204,23 @@ def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, monkeypatc
 def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
-    assert with_workspace_file(BASE, folder, ()) == (BASE, ())
-    assert with_workspace_file(BASE, None, ()) == (BASE, ())
+    assert with_workspace_file(Settings(), folder, ()) == (Settings(), ())
+    assert with_workspace_file(Settings(), None, ()) == (Settings(), ())
     (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
-    settings, errors = with_workspace_file(BASE, folder, ())
-    assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 7, ())
+    settings, errors = with_workspace_file(Settings(), folder, ())
+    assert (settings.model.name, settings.completion.max_tokens, errors) == ("auto", 7, ())
 
 
-def test_the_trust_of_the_editor_counts_in_its_folder_only(tmp_path):
+def test_the_trust_of_the_editor_counts_in_its_folder_only(file, tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
-    text = "[model]\nname = 'mine.gguf'\n"
-    (tmp_path / "dg-lsp.toml").write_text(text)
-    settings, [message] = with_workspace_file(BASE, folder, (), editor_trusts=True)
-    assert settings == BASE
+    path = file("[model]\nname = 'mine.gguf'\n")
+    settings, [message] = with_workspace_file(Settings(), folder, (), editor_trusts=True)
+    assert settings == Settings()
     assert "ignored model.name" in message
-    (folder / "dg-lsp.toml").write_text(text)
-    settings, messages = with_workspace_file(BASE, folder, (), editor_trusts=True)
+    path.rename(folder / "dg-lsp.toml")
+    settings, messages = with_workspace_file(Settings(), folder, (), editor_trusts=True)
     assert (settings.model.name, messages) == (str(folder / "mine.gguf"), ())
-    settings, [message] = with_workspace_file(BASE, folder, (), editor_trusts=False)
-    assert settings == BASE
+    settings, [message] = with_workspace_file(Settings(), folder, (), editor_trusts=False)
+    assert settings == Settings()
     assert "the editor does not trust this folder" in message
