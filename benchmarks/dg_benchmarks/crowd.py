@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 
 from dg_lsp.system import python_command, python_environment
 
@@ -51,7 +50,6 @@ ANSWER_SECONDS = 180.0
 """Time limit of an answer; after it the request counts as lost."""
 PAUSE_SECONDS = 0.1
 """Pause after a lost request."""
-SAMPLES_PER_SECOND = 4
 REFUSED = (429, 503)
 
 
@@ -170,36 +168,6 @@ class Crowd:
             self.tally.unexpected[f"{method} {path}: {status}, not {expected}"] += 1
 
 
-class Monitor:
-    """Samples of the memory and the active requests of the server."""
-
-    def __init__(self, port: int, process: psutil.Process) -> None:
-        self._connection = connect(port)
-        self._process = process
-        self.resident: list[int] = []
-        self.active: list[int] = []
-
-    async def sample(self) -> None:
-        """Takes one sample and waits for the next one."""
-        self.resident.append(self._process.memory_info().rss)
-        status, _, body = await send(self._connection, "GET", "/metrics", b"")
-        if status == 200:
-            [active] = re.findall(rb"^dg_lsp_active_requests (\d+)", body, re.M)
-            self.active.append(int(active))
-        await asyncio.sleep(1 / SAMPLES_PER_SECOND)
-
-    async def run(self) -> None:
-        """Takes samples until it is cancelled."""
-        while True:
-            await self.sample()
-
-    async def wait_idle(self) -> None:
-        """Waits until the server has cancelled the abandoned requests."""
-        until = time.monotonic() + ANSWER_SECONDS
-        while not self.active or (self.active[-1] and time.monotonic() < until):
-            await self.sample()
-
-
 def _request(prompt: str) -> bytes:
     return json.dumps({"prompt": prompt, "suffix": "\n", "max_tokens": 32}).encode()
 
@@ -208,24 +176,17 @@ def _text(body: bytes) -> str:
     return str(json.loads(body)["choices"][0]["text"])
 
 
-async def measure(port: int, process: psutil.Process, options: argparse.Namespace) -> dict[str, Any]:
+async def measure(port: int, options: argparse.Namespace) -> dict[str, Any]:
     """Sends the requests and returns the results as JSON values."""
     crowd = Crowd(port, options.clients, options.seed)
-    monitor = Monitor(port, process)
     await crowd.send_alone()
-    sampling = asyncio.create_task(monitor.run())
     start = time.monotonic()
     seconds = options.seconds if math.isinf(options.requests) else math.inf
     await crowd.send_at_once(seconds, options.requests)
     elapsed = time.monotonic() - start
-    sampling.cancel()
-    await asyncio.gather(sampling, return_exceptions=True)
-    await monitor.wait_idle()
     tally = crowd.tally
     num = max(1, tally.statuses.total())
     quantiles = statistics.quantiles(tally.milliseconds, n=100) if len(tally.milliseconds) > 1 else [0.0] * 99
-    resident = monitor.resident
-    memory = {"start": resident[0], "middle": resident[len(resident) // 2], "end": resident[-1], "max": max(resident)}
     return {
         "clients": options.clients,
         "seconds": round(elapsed, 1),
@@ -240,9 +201,6 @@ async def measure(port: int, process: psutil.Process, options: argparse.Namespac
         "changed": tally.changed,
         "unexpected": dict(tally.unexpected),
         "prompts_with_a_name_in_the_answer": crowd.num_named,
-        "max_active": max(monitor.active),
-        "active_after": monitor.active[-1],
-        "resident_mib": {name: size >> 20 for name, size in memory.items()},
     }
 
 
@@ -273,7 +231,7 @@ def main() -> int:
             if server.poll() is not None:
                 raise SystemExit("".join(lines))
             port = int(re.findall(r":(\d+)$", lines[0].strip())[0])
-            measured = asyncio.run(measure(port, psutil.Process(server.pid), options))
+            measured = asyncio.run(measure(port, options))
         finally:
             server.terminate()
             server.wait()

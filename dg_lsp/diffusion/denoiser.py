@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds, token_ids
-from dg_lsp.canvas.spec import ModelSpec
+from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 from dg_lsp.errors import BackendError, RequestError
+
+if TYPE_CHECKING:
+    from dg_lsp.diffusion.samplers import Step
 
 Floats = npt.NDArray[np.float32]
 Canvases = Sequence[TokenIds]
@@ -95,6 +98,16 @@ class Passes(Protocol):
             BackendError: the runtime failed.
         """
         ...
+
+    def predict_chain(
+        self, slot: int, step: "Step", sampling: UniformSampling, rng: Rng, lane: int
+    ) -> list[tuple[Prediction, TokenIds]]:
+        """The predictions of up to `stop_interval` steps, each with its noise, over canvases as `renoise` makes them.
+
+        Empty if the host has to choose each canvas. Raises as `predict` does.
+        """
+        del slot, step, sampling, rng, lane
+        return []
 
 
 class Denoiser(Passes, ABC):

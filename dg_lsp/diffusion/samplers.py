@@ -13,14 +13,13 @@ asking for more: the loop handles no text, deadline or cache.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, noise, token_ids
 from dg_lsp.canvas.spec import MaskSampling, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, Rng, TopK
+from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, TopK
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,20 +280,6 @@ def top_k(sampling: Sampling, number: int, vocab_size: int) -> TopK | None:
     return TopK(size, sampling.top_k_tail_correction or size == 1) if 0 < size < vocab_size else None
 
 
-@runtime_checkable
-class ChainedPasses(Protocol):
-    """Passes that also choose the canvas of the next step, so that the host looks at several steps together."""
-
-    def predict_chain(
-        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
-    ) -> list[tuple[Prediction, TokenIds]]:
-        """The predictions of up to `stop_interval` steps, each with its noise, over canvases as `renoise` makes them.
-
-        Empty if the host has to choose each canvas. Raises as `Passes.predict` does.
-        """
-        ...
-
-
 def denoise(
     denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
@@ -325,9 +310,7 @@ def denoise_together(
     while running := [i for i, step in enumerate(steps) if not step.is_over]:
         if len(running) == 1 and isinstance(sampling, UniformSampling) and sampling.stop_interval > 1:
             (lane,) = running
-            chain: list[tuple[Prediction, TokenIds]] = []
-            if isinstance(denoiser, ChainedPasses):
-                chain = denoiser.predict_chain(slot, steps[lane], sampling, rng, lane)
+            chain = denoiser.predict_chain(slot, steps[lane], sampling, rng, lane)
             for prediction, noise_ids in chain:
                 if not steps[lane].is_over:  # later steps are dropped
                     steps[lane] = renoise(steps[lane], prediction, sampling, noise_ids)

@@ -23,7 +23,7 @@ from dg_lsp.canvas.layout import (
 )
 from dg_lsp.canvas.spec import DecoderName, FimOrder, MaskSampling, ModelSpec, Sampling, UniformSampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK, is_whole
-from dg_lsp.diffusion.samplers import ChainedPasses, Step
+from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
@@ -334,9 +334,7 @@ class DecodeTask:
     def predict_chain(
         self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
     ) -> list[tuple[Prediction, TokenIds]]:
-        """See `ChainedPasses`."""
-        if not isinstance(self._model.denoiser, ChainedPasses):
-            return []
+        """See `Passes`."""
         with self.costs.stage("predict"):
             return self._model.denoiser.predict_chain(slot, step, sampling, rng, lane)
 

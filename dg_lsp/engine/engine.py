@@ -60,7 +60,7 @@ class Engine(ABC):
     """A model, on this machine or behind a server. Read only.
 
     Requests run as generators: one value per forward pass, then the result. Closing a generator cancels its request.
-    Deadlines are in `time.monotonic` seconds; None counts the request's own from now.
+    Deadlines are in `time.monotonic` seconds.
     """
 
     spec: ModelSpec  # the model's, with the prompt format in use
@@ -78,7 +78,9 @@ class Engine(ABC):
         return ()
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
-        """Like `run`, but returns only the result."""
+        """Like `run`, but returns only the result. Without a deadline, the request's own counts from now."""
+        if deadline is None:
+            deadline = request.deadline_from(time.monotonic(), self.settings)
         return drain(self.run(request, deadline=deadline))
 
     @abstractmethod
@@ -86,7 +88,7 @@ class Engine(ABC):
         """The progress for display; for any thread."""
 
     @abstractmethod
-    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
+    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """A fill.
 
         Raises:
@@ -95,9 +97,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def rewrite(
-        self, request: RewriteRequest, *, deadline: float | None = None
-    ) -> Generator[Progress, None, RewriteResult]:
+    def rewrite(self, request: RewriteRequest, *, deadline: float) -> Generator[Progress, None, RewriteResult]:
         """The new text of a range.
 
         Raises:
@@ -174,12 +174,10 @@ class LocalEngine(Engine):
         return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
 
     @override
-    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
+    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         costs = RequestCosts()
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
-            if deadline is None:
-                deadline = request.deadline_from(time.monotonic(), self.settings)
             num_prompt = self._prompt_limit(request, model, deadline)
             layout = _fill_layout(request, model, num_prompt)
             selection = self._selection(request, model, layout)
@@ -261,13 +259,9 @@ class LocalEngine(Engine):
         return replace(frame, thought=thought, settled_text=answer, earlier_text=earlier)
 
     @override
-    def rewrite(
-        self, request: RewriteRequest, *, deadline: float | None = None
-    ) -> Generator[Progress, None, RewriteResult]:
+    def rewrite(self, request: RewriteRequest, *, deadline: float) -> Generator[Progress, None, RewriteResult]:
         model, decoder = self._resolved(request, request.decoder or DecoderName.AUTO)
         request = replace(request, decoder=None if decoder is DecoderName.AUTO else decoder)
-        if deadline is None:
-            deadline = request.deadline_from(time.monotonic(), self.settings)
         if request.gaps:
             return GapsFill(self, request, deadline, model).run()
         return Rewrite(self, model, request, deadline).run()

@@ -19,7 +19,7 @@ from dg_lsp.context.document import LINE_END
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
 from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoder_selection import early_stop_ms
-from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, meets_stop_criteria
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, text_ending
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.request import (
@@ -73,14 +73,12 @@ class RemoteEngine(Engine):
         return Footprint()
 
     @override
-    def run(self, request: FillRequest, *, deadline: float | None = None) -> Generator[Progress, None, FillResult]:
+    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         if request.priority is Priority.WARM_UP:  # no API of a server has a request that only reads a prompt
             return FillResult.unfinished()
         watch = RequestCosts()
         with watch.stage("prompt"):
             seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
-            if deadline is None:
-                deadline = time.monotonic() + seconds
             max_tokens = self.settings.max_tokens if request.max_tokens is None else request.max_tokens
             limits = Limits(0, max_tokens, request.line_limit, deadline=deadline)
             prompt = prompt_of(request.snapshot, request.offset, self.spec.max_prompt_tokens, PREFIX_SHARE)
@@ -117,12 +115,8 @@ class RemoteEngine(Engine):
         return self._result(answer, *rank([verdict]), watch, limits)
 
     @override
-    def rewrite(
-        self, request: RewriteRequest, *, deadline: float | None = None
-    ) -> Generator[Progress, None, RewriteResult]:
+    def rewrite(self, request: RewriteRequest, *, deadline: float) -> Generator[Progress, None, RewriteResult]:
         watch = RequestCosts()
-        if deadline is None:
-            deadline = request.deadline_from(time.monotonic(), self.settings)
         if request.gaps:
             return (yield from GapsFill(self, request, deadline).run())
         with watch.stage("prompt"):
@@ -141,7 +135,7 @@ class RemoteEngine(Engine):
         with watch.stage("postprocess"):
             verdicts: list[Verdict] = []
             for text in answer.texts:
-                has_all = limits.max_lines is not None and meets_stop_criteria(text, limits, is_early=False)
+                has_all = limits.max_lines is not None and text_ending(text, limits, is_early=False) is not None
                 if answer.is_finished or has_all:
                     shown = cut_lines(text, limits.max_lines).encode("utf-8", "surrogatepass")
                     verdicts.append(request.judge(shown, 0.0))
@@ -199,7 +193,7 @@ class RemoteEngine(Engine):
             for number, answer in enumerate(answers, start=1):
                 is_fill = query.task is RemoteTask.FILL and len(answer.texts) == query.num_answers
                 is_early = time.monotonic() >= early_stop
-                if is_fill and all(meets_stop_criteria(text, limits, is_early=is_early) for text in answer.texts):
+                if is_fill and all(text_ending(text, limits, is_early=is_early) for text in answer.texts):
                     break
                 yield replace(PROMPT_PIECE, number=number, text=answer.text)
                 if limits.is_stopped():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.scripted import ByteTokenizer
-from dg_lsp.backends.transformers.loader import CheckpointTokenizer
+from dg_lsp.backends.transformers.denoiser import CheckpointTokenizer
 from dg_lsp.errors import BackendError, ModelError, RequestError
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings

@@ -9,7 +9,6 @@ import tiny_masked
 
 from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.models import registry
 from dg_lsp.models.registry import find_family
@@ -86,9 +85,9 @@ def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, attention):
     with closing(loading.open_engine(settings)) as engine:
         for number in range(3):
             before = BEFORE + "x" * number
-            lengths = []
             request = FillRequest(Snapshot("file:///a.py", before + AFTER), len(before))
-            drain(engine.run(request), lambda progress, seen=lengths: seen.append(len(engine.frame(progress).cells)))
+            frames = map(engine.frame, request.run(engine, float("inf")))
+            lengths = [len(frame.cells) for frame in frames]
             changes |= set(np.sign(np.diff(lengths)).tolist())
             assert max(lengths) <= engine.spec.sampling.max_free
     assert changes >= {1, -1}

@@ -60,7 +60,8 @@ def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(
         _environ={"TERM": "xterm-256color"},  # independent of the terminal of the test run
     )
     with canvas_screen(console, lambda frame: excerpt(snapshot, 14, drawing(frame))) as show:
-        result = drain(engine.run(FillRequest(snapshot, 14)), lambda progress: show(engine.frame(progress)))
+        steps = FillRequest(snapshot, 14).run(engine, float("inf"))
+        result = drain(steps, lambda progress: show(engine.frame(progress)))
     show_fill(result, snapshot, 14, console)
     live, _, last = out.getvalue().rpartition("\x1b[?25h")
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is hidden and shown

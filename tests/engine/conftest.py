@@ -45,7 +45,7 @@ def frames_of():
 
     def collect(engine, request):
         frames = []
-        steps = engine.run(request)
+        steps = request.run(engine, float("inf"))
         return frames, drain(steps, lambda step: frames.append(engine.frame(step)) if len(step.ids) else None)
 
     return collect

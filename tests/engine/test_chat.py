@@ -60,7 +60,7 @@ def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
     recited = chatty(answer, CAUSAL_SPEC)
     engine = LocalEngine(recited, recited.tokenizer, CompletionSettings(min_confidence=1.0))
     request = RewriteRequest(Snapshot("file:///a.py", SOURCE), 10, 23, "Return twice as much.")
-    result = drain(engine.rewrite(request))
+    result = drain(engine.rewrite(request, deadline=math.inf))
     assert (result.text, result.reason) == (text, reason)
     assert result.follows_instructions
 

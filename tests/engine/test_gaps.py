@@ -82,7 +82,7 @@ def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
         spec, ["a * 2", "print(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
     )
     engine, frames = engine_of(model), []
-    result = drain(engine.rewrite(request()), lambda step: frames.append(engine.frame(step)))
+    result = drain(request().run(engine, float("inf")), lambda step: frames.append(engine.frame(step)))
     assert applied(result) == FILLED
     assert [gap.text for gap in result.gaps] == ["a * 2", "print(x)", "x"]
     assert result.steps == len(model.canvases) <= 6
@@ -94,7 +94,7 @@ def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
 def test_gaps_that_do_not_fit_into_one_canvas_share_several():
     spec = replace(INFILL_SPECS[0], canvas_lengths=(64,))
     model = GapsModel(spec, ["1"], ["q"])
-    drain(engine_of(model).rewrite(request("a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n")))
+    drain(request("a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n").run(engine_of(model), float("inf")))
     assert max(len(canvas) for canvases in model.canvases for canvas in canvases) <= 64
     assert max(sum(map(len, canvases)) for canvases in model.canvases) <= 256, "more than a runtime takes in a pass"
 
@@ -106,7 +106,7 @@ def scripted(prefix, _suffix):
 
 def test_a_model_of_one_gap_fills_them_one_after_the_other():
     engine, blocks = engine_of(ScriptedDenoiser(scripted)), []
-    result = drain(engine.rewrite(request()), lambda step: blocks.extend([step.block] if len(step.ids) else []))
+    result = drain(request().run(engine, float("inf")), lambda step: len(step.ids) and blocks.append(step.block))
     assert applied(result) == FILLED
     assert sorted(set(blocks)) == [0, 1, 2]
     assert result.steps == len(blocks)
@@ -117,7 +117,7 @@ def test_the_joint_canvas_can_be_requested():
     fim = replace(MASK_SPEC.fim, cut=PromptCut.TOKEN)  # no causal pass spells what precedes the first gap
     model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,), fim=fim), fills, known)
     model._known[0] = []
-    result = drain(engine_of(model).rewrite(request(decoder=DecoderName.INFILL)))
+    result = drain(request(decoder=DecoderName.INFILL).run(engine_of(model), float("inf")))
     assert applied(result) == FILLED
     assert model.prompt.endswith("def f(a):\n    x = ")
 
@@ -135,7 +135,7 @@ def test_the_joint_canvas_can_be_requested():
 def test_a_gap_without_a_good_fill_stays_as_it_was(fill, reason):
     source = "def f(a):\n    x = ...\n    y = g(...)\n    return x\n"
     engine = engine_of(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill))
-    result = drain(engine.rewrite(request(source)))
+    result = drain(request(source).run(engine, float("inf")))
     assert applied(result, source) == source.replace("...", "a", 1)
     assert [gap.reason for gap in result.gaps] == [None, reason]
 
@@ -144,13 +144,13 @@ def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before
     source = "def f():\n    pass\n    print(injected, ...)\n    return ...\n"
     fills = {"    ": "x = 1", "    return ": "injected"}
     engine = engine_of(ScriptedDenoiser(lambda prefix, _: fills.get(prefix.rpartition("\n")[2], "x")))
-    result = drain(engine.rewrite(request(source)))
+    result = drain(request(source).run(engine, float("inf")))
     assert applied(result, source) == "def f():\n    x = 1\n    print(injected, x)\n    return injected\n"
 
 
 def test_without_any_good_fill_the_rewrite_is_rejected():
     for fill, options, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
-        result = drain(engine_of(ScriptedDenoiser(fill), **options).rewrite(request("x = ...\n")))
+        result = drain(request("x = ...\n").run(engine_of(ScriptedDenoiser(fill), **options), float("inf")))
         assert (result.text, result.reason) == ("", reason)
 
 

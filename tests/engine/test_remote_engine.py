@@ -146,7 +146,7 @@ TEXT = "a = 1\nb = 2\nc = 3\n"
 
 def rewrite(model, instruction="", **options):
     request = RewriteRequest(Snapshot("file:///x.py", TEXT), 6, 11, instruction, **options)
-    return drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
+    return drain(RemoteEngine(model, CompletionSettings()).rewrite(request, deadline=math.inf))
 
 
 def test_a_chat_model_gets_the_selection_and_the_instruction():
@@ -169,7 +169,7 @@ def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
 def test_gaps_are_filled_by_one_query_each():
     model, snapshot = FakeModel("7"), Snapshot("file:///a.py", "x = ...\ny = ...\n")
     request = RewriteRequest(snapshot, 0, 16, gaps=find_gaps(snapshot, 0, 16))
-    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request))
+    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request, deadline=math.inf))
     assert (result.start, result.end, result.text) == (4, 15, "7\ny = 7")
     assert [query.prompt.prefix for query in model.queries] == ["x = ", "x = 7\ny = "]
 
@@ -199,7 +199,7 @@ def test_a_chat_sends_its_messages_and_needs_the_chat_api():
 def test_progress_has_the_text_and_an_engine_with_other_settings_shares_the_connections():
     model = FakeModel(RemoteAnswer(("width",)), "width * height")
     engine = RemoteEngine(model, CompletionSettings()).configured(CompletionSettings(max_tokens=7))
-    steps = engine.run(FillRequest(Snapshot("a.py", BEFORE + AFTER), len(BEFORE)))
+    steps = engine.run(FillRequest(Snapshot("a.py", BEFORE + AFTER), len(BEFORE)), deadline=math.inf)
     frame = engine.frame(next(steps))
     assert (frame.settled_text, frame.cells, model.queries[0].max_tokens) == ("width", (), 7)
     engine.close()

@@ -26,7 +26,7 @@ def engine_of(fill, **settings):
 
 
 def rewritten(engine, wanted):
-    return drain(engine.rewrite(wanted))
+    return drain(engine.rewrite(wanted, deadline=float("inf")))
 
 
 def applied(result):

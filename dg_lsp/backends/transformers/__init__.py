@@ -28,7 +28,7 @@ def open_checkpoint(
     """
     set_wait_policy(os.environ)
     try:
-        from dg_lsp.backends.transformers.loader import load
+        from dg_lsp.backends.transformers.denoiser import load
     except ImportError as error:
         raise BackendError(
             f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "

@@ -223,7 +223,6 @@ class StopCriteria:
         With all its lines it might go on, unless its end is settled too.
         """
         text = self._fill(draft.ids).decode("utf-8", "replace")
-        num_ends = text.count("\n")
         max_lines = math.inf if self.limits.max_lines is None else self.limits.max_lines
         has_more = text.strip("\n").count("\n") >= max_lines
         if draft.is_cut:
@@ -232,14 +231,11 @@ class StopCriteria:
             return Ending.STOP
         if self._find_stop(text) is not None or (draft.is_ended and not has_more):
             return Ending.END
-        if num_ends >= max_lines or len(draft.ids) >= self._max_tokens(draft.ids):
+        if len(draft.ids) >= self._max_tokens(draft.ids):
             return Ending.TOKENS
         if self.limits.is_raw:
             return None
-        if _loops(text, num_ends):
-            return Ending.END
-        is_early = num_passes >= self.limits.early_stop_passes
-        return Ending.DEADLINE if is_early and has_whole_line(text) else None
+        return text_ending(text, self.limits, is_early=num_passes >= self.limits.early_stop_passes)
 
     def within_limit(self, draft: Draft) -> Draft:
         """The draft without tokens beyond the longest fill, as a canvas may settle more than that in one pass."""
@@ -294,11 +290,14 @@ class StopCriteria:
         return max(0, at - 1) if at >= 0 else None
 
 
-def meets_stop_criteria(text: str, limits: Limits, *, is_early: bool) -> bool:
-    """The text has as many lines as may be shown, or whole ones if `is_early`, or it repeats itself."""
+def text_ending(text: str, limits: Limits, *, is_early: bool) -> Ending | None:
+    """Why a text is enough: it has as many lines as may be shown, or whole ones if `is_early`, or it repeats itself."""
     num_ends = text.count("\n")
-    has_all = limits.max_lines is not None and num_ends >= limits.max_lines
-    return has_all or (is_early and has_whole_line(text)) or _loops(text, num_ends)
+    if limits.max_lines is not None and num_ends >= limits.max_lines:
+        return Ending.TOKENS
+    if _loops(text, num_ends):
+        return Ending.END
+    return Ending.DEADLINE if is_early and has_whole_line(text) else None
 
 
 def has_whole_line(text: str) -> bool:

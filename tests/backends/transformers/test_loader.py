@@ -13,8 +13,8 @@ import torch
 from diffusiongemma_reference import Reference
 from transformers import DiffusionGemmaTextConfig
 
-from dg_lsp.backends.transformers import loader, open_checkpoint
-from dg_lsp.backends.transformers.loader import check_memory, choose_device
+from dg_lsp.backends.transformers import open_checkpoint
+from dg_lsp.backends.transformers.denoiser import check_memory, choose_device
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 from dg_lsp.cli import run
 from dg_lsp.diffusion.denoiser import DeviceMemory
@@ -29,6 +29,7 @@ from dg_lsp.models.checkpoint import INDEX, read_checkpoint
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings
 
+MODULE = "dg_lsp.backends.transformers.denoiser"
 CPU = ModelSettings(threads=1, device="cpu")
 
 
@@ -136,7 +137,7 @@ def test_sizes_that_transformers_refuses_are_reported(copied):
 
 
 def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny_checkpoint, monkeypatch):
-    monkeypatch.setattr(loader, "system_free", lambda: 3_000_000)
+    monkeypatch.setattr(f"{MODULE}.system_free", lambda: 3_000_000)
     with pytest.raises(ModelMemoryError, match=r"needs 0\.\d GB \(weights 0\.0, prompts .* 0\.0 GB free"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
     config = DiffusionGemmaTextConfig(  # of the real model
@@ -157,7 +158,7 @@ def gpus(monkeypatch):
 
     def have(count):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(loader, "gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
+        monkeypatch.setattr(f"{MODULE}.gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
 
     return have
 
@@ -196,7 +197,7 @@ def test_a_device_that_cannot_be_used_is_an_error(gpus, num_gpus, device, proble
 
 
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
-    monkeypatch.delitem(sys.modules, "dg_lsp.backends.transformers.loader", raising=False)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BackendError, match=r"pip install '\.\[transformers\]'"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
@@ -219,7 +220,7 @@ def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_check
         measured.append((wanted, on_gpu))
         return 2
 
-    monkeypatch.setattr(loader, "threads_for", measure)
+    monkeypatch.setattr(f"{MODULE}.threads_for", measure)
     for settings, threads in ((CPU, 1), (ModelSettings(threads=0, device="cpu"), 2)):
         denoiser = open_checkpoint(*read_folder(tiny_checkpoint), settings)
         assert denoiser.threads == threads

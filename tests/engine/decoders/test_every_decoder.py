@@ -67,7 +67,7 @@ def test_each_forward_pass_yields_a_frame(engine_of, ask, frames_of, decoder):
 @every_decoder
 def test_closing_the_generator_stops_the_model(engine_of, ask, decoder):
     engine, denoiser = engine_of("abcdefgh", tokens_per_step=1)
-    steps = engine.run(ask("a = |\n", decoder=decoder))
+    steps = engine.run(ask("a = |\n", decoder=decoder), deadline=float("inf"))
     next(steps)
     steps.close()
     assert denoiser.num_steps == 1
@@ -162,4 +162,4 @@ def test_model_with_blocks_fills_block_by_block_and_has_no_other_canvases(engine
         engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
     selected = RewriteRequest(Snapshot("file:///a.py", "a = 1\n"), 0, 5, strength=0.5)
     with pytest.raises(RequestError, match="no canvas to renoise"):
-        drain(engine.rewrite(selected))
+        drain(engine.rewrite(selected, deadline=float("inf")))

@@ -183,10 +183,10 @@ class SelfConditionedDenoiser(LlamaDenoiser):
             return feedback.inputs(canvases, usable, held)
         return feedback.inputs(canvases, usable)
 
+    @override
     def predict_chain(
         self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
     ) -> list[tuple[Prediction, TokenIds]]:
-        """See `ChainedPasses`."""
         if sampling.top_k or sampling.top_k_start or not isinstance(self._reduction.feedback, DeviceFeedback):
             return []
         checked = self._checked_canvases(slot, [step.canvas_ids])
