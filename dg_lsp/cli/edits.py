@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -42,7 +42,7 @@ from dg_lsp.engine.request import (
     RewriteResult,
 )
 from dg_lsp.engine.rewrite import instruction_note
-from dg_lsp.engine.verification import NUM_CANDIDATES, Trial, Verification
+from dg_lsp.engine.verification import NUM_CANDIDATES, OptionT, Verification
 from dg_lsp.errors import RequestError, UsageError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sandbox import Sandbox
@@ -139,21 +139,17 @@ class _EditCommand:
             typed = silence or explain(result.confident(completion.min_confidence), completion, engine)
             self._introduce(engine)
         edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
-        trials: list[Trial] = []
+        edit, trials = self._take(edits, verification)
         if verification is not None:
-            passing, trials = verification.first_passing(edits, self.source.data_with, note)
-            edits = [passing] if passing is not None else []
-            result = result.after_test(passing)
-        if edits:
-            self._write(edits[0])
+            result = result.after_test(edit)
         if self.run.as_json:
-            print_json(output.fill_object(result, load_ms) | self._trials_object(trials))
+            print_json(output.fill_object(result, load_ms) | trials)
         else:
-            self._show_fill(result, edits, request)
-            if edits and typed.outcome is not Visibility.SHOWN:
+            self._show_fill(result, edit, request)
+            if edit is not None and typed.outcome is not Visibility.SHOWN:
                 self.file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
             self.file.report(output.timing_line(result, load_ms))
-        return 0 if edits else 1
+        return 1 if edit is None else 0
 
     def rewrite(self, request: RewriteRequest) -> int:
         """Writes lines anew, or fills their gaps; returns the exit code."""
@@ -168,15 +164,11 @@ class _EditCommand:
             result = self._drain(request, engine, partial(output.drawing, is_marked=True))
             if request.gaps:
                 self._introduce(engine)
-        trials: list[Trial] = []
-        if verification is not None and not result.reason:
-            options = (result, *result.alternatives)
-            passing, trials = verification.first_passing(options, self.source.data_with, note)
-            result = passing or result.rejected(Reason.FAILS_TEST)
+        edit, trials = self._take(() if result.reason else (result, *result.alternatives), verification)
         if not result.reason:
-            self._write(result)
+            result = edit or result.rejected(Reason.FAILS_TEST)
         if self.run.as_json:
-            print_json(_rewrite_object(result, request, self.source, load_ms) | self._trials_object(trials))
+            print_json(_rewrite_object(result, request, self.source, load_ms) | trials)
         else:
             self._show_rewrite(result, load_ms)
         return 1 if result.reason else 0
@@ -213,21 +205,26 @@ class _EditCommand:
             follows = "instructions" if engine.follows_instructions else "no instructions"
             self.file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
-    def _write(self, edit: Replacement) -> None:
-        if self.file.write:
+    def _take(
+        self, edits: Sequence[OptionT], verification: Verification | None
+    ) -> tuple[OptionT | None, dict[str, Any]]:
+        """The best edit, which is written with `--write`, and with `--test` the key `tests` of the JSON object."""
+        edit = next(iter(edits), None)
+        trials = {}
+        if verification is not None:
+            edit, tried = verification.first_passing(edits, self.source.data_with, note)
+            trials = {"tests": [asdict(trial) for trial in tried]}
+        if edit is not None and self.file.write:
             self.source.replace(edit)
+        return edit, trials
 
-    def _trials_object(self, trials: list[Trial]) -> dict[str, Any]:
-        """The key `tests` of the JSON object with `--test`."""
-        return {} if self.file.test is None else {"tests": list(map(asdict, trials))}
-
-    def _show_fill(self, result: FillResult, edits: list[Replacement], request: FillRequest) -> None:
+    def _show_fill(self, result: FillResult, edit: Replacement | None, request: FillRequest) -> None:
         """Prints the best completion as code or as a patch."""
         if not self.file.is_patch:
             output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
-        elif edits:
-            output.print_patch(self.source.patch(edits[0]))
-        if not edits:
+        elif edit is not None:
+            output.print_patch(self.source.patch(edit))
+        if edit is None:
             self.file.report(f"no completion: the result {result.problem}")
         elif self.file.write:
             self.file.report(f"wrote {self.source.path}")
