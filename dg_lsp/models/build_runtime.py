@@ -11,7 +11,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,52 +35,43 @@ IsUsable = Callable[[Path], bool]
 # the change
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """A unified diff of one file."""
+def _read_patch() -> tuple[str, list[tuple[str, str]]]:
+    """The path of the file in llama.cpp that gemma4.patch changes, and the old and the new lines of each place.
 
-    target: str  # path of the changed file inside llama.cpp
-    hunks: tuple[tuple[str, str], ...]  # old and new lines, with their context
-
-    @classmethod
-    def read(cls) -> "Patch":
-        """Reads gemma4.patch; the text before its first `---` is an explanation."""
-        _, _, diff = GEMMA4.read_text(encoding="utf-8").partition("\n--- a/")
-        target, *hunks = re.split(r"^@@.*\n", diff, flags=re.MULTILINE)
-        return cls(target.splitlines()[0], tuple((_lines_of(hunk, "-"), _lines_of(hunk, "+")) for hunk in hunks))
-
-    def apply(self, source: str, version: str) -> str:
-        """The changed source of llama-cpp-python `version`, which may have the change already.
-
-        Raises ModelError: the patch does not fit.
-        """
-        for old, new in self.hunks:
-            if new in source and old not in source:
-                continue
-            if source.count(old) != 1:
-                raise ModelError(
-                    f"{self.target} of llama-cpp-python {version} differs from the one that dg-lsp can change: "
-                    "update dg-lsp, or install llama-cpp-python 0.3.36"
-                )
-            source = source.replace(old, new)
-        return source
+    The text before its first `---` is an explanation.
+    """
+    _, _, diff = GEMMA4.read_text(encoding="utf-8").partition("\n--- a/")
+    target, *hunks = re.split(r"^@@.*\n", diff, flags=re.MULTILINE)
+    return target.splitlines()[0], [(_lines_of(hunk, "-"), _lines_of(hunk, "+")) for hunk in hunks]
 
 
 def _lines_of(hunk: str, sign: str) -> str:
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
-def _unpack_changed(version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep) -> Path:
-    """The folder of llama.cpp's changed source."""
+def _unpack_changed(
+    version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep
+) -> tuple[Path, Path]:
+    """The folder of llama.cpp's changed source, and the changed file. The source may have the change already."""
     source = source.expanduser().absolute() if source else None
     llama_cpp = unpack_llama_cpp(version, source, work, parts, show_step)
-    patch = Patch.read()
-    target = llama_cpp / patch.target
+    name, hunks = _read_patch()
+    target = llama_cpp / name
     if not target.is_file():
-        raise ModelError(f"llama.cpp of {runtime.PACKAGE} {version} has no {patch.target}: update dg-lsp")
-    target.write_text(patch.apply(target.read_text(encoding="utf-8"), version), encoding="utf-8")
+        raise ModelError(f"llama.cpp of {runtime.PACKAGE} {version} has no {name}: update dg-lsp")
+    text = target.read_text(encoding="utf-8")
+    for old, new in hunks:
+        if new in text and old not in text:
+            continue
+        if text.count(old) != 1:
+            raise ModelError(
+                f"{name} of llama-cpp-python {version} differs from the one that dg-lsp can change: "
+                "update dg-lsp, or install llama-cpp-python 0.3.36"
+            )
+        text = text.replace(old, new)
+    target.write_text(text, encoding="utf-8")
     shutil.copy(REDUCTION, target.parent)
-    return llama_cpp
+    return llama_cpp, target
 
 
 # overlay
@@ -109,11 +100,11 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
         raise UsageError(f"{folder} contains other files than a runtime: name another folder")
     compiler = _find_compiler()
     with working_folder(folder, runtime.VARIABLE) as work:
-        llama_cpp = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
+        llama_cpp, changed = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
         new = work / folder.name
         new.mkdir()
         show_step("compiling", None)
-        _compile_overlay(compiler, llama_cpp, installed.library.parent, new)
+        _compile_overlay(compiler, llama_cpp, changed, installed.library.parent, new)
         built = runtime.Runtime(new, installed_library=str(installed.library), installed_sha256=installed.digest())
         built.write()
         show_step("testing it", None)
@@ -128,7 +119,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
     return replace(built, folder=folder)
 
 
-def _compile_overlay(compiler: str, llama_cpp: Path, libraries: Path, folder: Path) -> None:
+def _compile_overlay(compiler: str, llama_cpp: Path, changed: Path, libraries: Path, folder: Path) -> None:
     """Compiles the changed class into a library in `folder`."""
     exports = llama_cpp / "exports"
     exports.write_text(_EXPORTS, encoding="utf-8")
@@ -136,7 +127,7 @@ def _compile_overlay(compiler: str, llama_cpp: Path, libraries: Path, folder: Pa
         compiler,
         *_OVERLAY_FLAGS,
         *(f"-I{llama_cpp / name}" for name in _INCLUDE_PATHS),
-        str(llama_cpp / Patch.read().target),
+        str(changed),
         *("-o", str(folder / runtime.library_name())),
         *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
         *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
@@ -164,7 +155,7 @@ def compile_wheel(
     check_tools(backend)
     version = runtime.require_library().version
     with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
-        llama_cpp = _unpack_changed(version, source, work, (), show_step)
+        llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
         options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))
         variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip()}

@@ -108,8 +108,8 @@ class Acceptance:
         self._on_outcome = on_outcome
         self._clock = clock
         self._followed: OrderedDict[str, Followed] = OrderedDict()
-        self._offered: OrderedDict[str, tuple[Followed | None, str, set[str]]] = OrderedDict()
-        """Request, text and events of every remembered item by its name."""
+        self._offered: OrderedDict[str, tuple[Followed | None, int, set[str]]] = OrderedDict()
+        """Request, number and events of every remembered item by its name."""
 
     def request(self, uri: str, start: int, end: int, *, is_invoked: bool) -> Followed:
         """Follows a request from its arrival on. Its items replace `[start, end)` of the document."""
@@ -151,17 +151,17 @@ class Acceptance:
             answer_ms=1e3 * (self._clock() - followed.arrival),
             is_rest=not set(rests).isdisjoint(items),
         )
-        return [self.offer(item, followed) for item in items]
+        return [self.offer(number, followed) for number in range(len(items))]
 
     def drop(self, followed: Followed, verdict: Verdict) -> None:
         """The request ended without an answer."""
         if self._followed.pop(followed.id, None) is not None:
             self._on_outcome(replace(followed.record, verdict=verdict.value))
 
-    def offer(self, item: str = "", followed: Followed | None = None) -> str:
-        """Registers an item that is sent to the client; returns its name."""
+    def offer(self, number: int = 0, followed: Followed | None = None) -> str:
+        """Registers an item that is sent to the client, of a request or another one; returns its name."""
         name = uuid4().hex
-        self._offered[name] = (followed, item, set())
+        self._offered[name] = (followed, number, set())
         if len(self._offered) > MAX_OFFERED:
             self._offered.popitem(last=False)
         return name
@@ -172,20 +172,21 @@ class Acceptance:
 
     def record_accepted(self, name: str, length: int | None = None) -> None:
         """The user accepted `length` UTF-16 units of the item of this name, or all; an unknown name is ignored."""
-        followed, item = self._count(name, "accepted")
+        followed, number = self._count(name, "accepted")
         if followed is not None and followed.id in self._followed:
+            item = followed.items[number]
             units = item.encode("utf-16-le")
             text = item if length is None else units[: 2 * length].decode("utf-16-le", "ignore")
             followed.accept(_plain(item), _plain(text))
             followed.due = self._clock() + FOLLOW_SECONDS
 
-    def _count(self, name: str, event: str) -> tuple[Followed | None, str]:
-        """Counts an event of an item once; returns its request and its text."""
-        followed, item, events = self._offered.get(name, (None, "", {event}))
+    def _count(self, name: str, event: str) -> tuple[Followed | None, int]:
+        """Counts an event of an item once; returns its request and its number."""
+        followed, number, events = self._offered.get(name, (None, 0, {event}))
         if event not in events:
             events.add(event)
             self.counts[event] += 1
-        return followed, item
+        return followed, number
 
     def change(self, uri: str, changes: Sequence[Change]) -> bool:
         """Follows a change of the document; returns whether it inserted a part of an item, as an acceptance does.
@@ -216,12 +217,9 @@ class Acceptance:
         for request in [*self._followed.values()]:
             if uri in (None, request.uri):
                 self._settle(request)
-        for name, (followed, _, events) in self._offered.items():
-            if followed is not None and followed.id not in self._followed:
-                self._offered[name] = (None, "", events)
 
     def _settle(self, request: Followed) -> None:
-        """Ends one request. A request without an answer is ended by `drop`."""
+        """Ends one request, and forgets its text. A request without an answer is ended by `drop`."""
         if not request.is_answered:
             return
         del self._followed[request.id]
@@ -230,6 +228,8 @@ class Acceptance:
             longest = max(map(len, request.items), default=0)
             end = min(request.end, request.start + 2 * longest + _MAX_REFERENCE)
             self._on_outcome(request.outcome(_plain(document.lines.text[request.start : end])))
+        request.items = ()
+        request.accepted_text = ""
 
     def _of(self, uri: str) -> list[Followed]:
         return [request for request in self._followed.values() if request.uri == uri]
