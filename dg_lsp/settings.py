@@ -290,9 +290,7 @@ class Settings:
         """
         if not (name := self.rewrite.model):
             return self
-        if self.is_remote:
-            return attrs.evolve(self, remote=attrs.evolve(self.remote, model=name))
-        return attrs.evolve(self, model=attrs.evolve(self.model, name=name))
+        return with_setting(self, "remote.model" if self.is_remote else "model.name", name)
 
     @property
     def model_key(self) -> tuple[ModelSettings, RemoteSettings]:

@@ -51,7 +51,7 @@ from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import InputFileError, UsageError, map_input_errors
 from dg_lsp.sandbox import Sandbox
-from dg_lsp.settings import RemoteSettings, Settings
+from dg_lsp.settings import RemoteSettings, Settings, with_setting
 from dg_lsp.system import file_sha256
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
@@ -74,12 +74,11 @@ def cut(
     seed: Seed = 0,
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
-    settings = configure({})
+    settings = with_setting(configure({}), "privacy.exclude_gitignored", True)
     languages = languages or []
     if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    privacy = attrs.evolve(settings.privacy, exclude_gitignored=True)
-    exclusion = Exclusion(privacy, [folder.resolve().as_uri()])
+    exclusion = Exclusion(settings.privacy, [folder.resolve().as_uri()])
     sources = read_sources(folder, languages, seed, exclusion.is_excluded)
     cases = useful_cases(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from dg_lsp import system
 from dg_lsp.backends import llamacpp, transformers
 from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
@@ -31,7 +29,7 @@ from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
 from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, measured_model, select
-from dg_lsp.settings import NO_OPTIONS, SAMPLER_NAMES, ModelSettings, Settings
+from dg_lsp.settings import NO_OPTIONS, SAMPLER_NAMES, ModelSettings, Settings, with_setting
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
@@ -155,11 +153,7 @@ def with_model_chosen(settings: Settings) -> Settings:
         return settings
     if chosen.name not in (os.environ.get(AUTO_VARIABLE), BASE):
         note(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
-    return _with_name(settings, chosen.name)
-
-
-def _with_name(settings: Settings, name: str) -> Settings:
-    return attrs.evolve(settings, model=attrs.evolve(settings.model, name=name))
+    return with_setting(settings, "model.name", chosen.name)
 
 
 def load_model(settings: Settings) -> LoadedModel:
@@ -182,7 +176,7 @@ def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]
     settings = with_model_chosen(settings)
     path = locate(settings.model.name)
     if attention := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
-        settings = attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=attention))
+        settings = with_setting(settings, "model.prompt_attention", attention)
     with ExitStack() as on_failure:
         with tested(path, settings.model) as source:
             model = load_file(path, settings, source=source)
@@ -258,7 +252,7 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | N
         if verdict.name != BASE:
             engine.close()
             note(f"{AUTO} selects {verdict.name}: {verdict.reason}")
-            return open_measured(_with_name(settings, verdict.name))
+            return open_measured(with_setting(settings, "model.name", verdict.name))
     return model, engine, denoiser.threads
 
 

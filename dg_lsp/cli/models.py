@@ -175,6 +175,7 @@ class Stage:
     name: str
     text: str
     run: Callable[[], object]
+    disk_bytes: int = 0  # that it writes before it removes others
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,14 @@ class Pull:
         stages: list[Stage] = []
         if not is_fetched:
             download = partial(fetch, preset, is_other=self.is_other)
-            stages.append(Stage("download", f"download {size_text(preset.fetched_size)}", download))
+            text = f"download {size_text(preset.fetched_size)}"
+            stages.append(Stage("download", text, download, preset.fetched_size))
         if preset.needs_conversion and not is_ready:
             target = f" to {preset.quantization}, {size_text(preset.size)}" if preset.is_checkpoint else ""
-            packages = ", with Python packages of 1 GB or more, fetched once" if self._needs_environment else ""
-            stages.append(Stage("convert", f"convert it{target}{packages}", self._convert))
+            environment = _ENVIRONMENT_SIZE if preset.is_checkpoint and not has_environment() else 0
+            packages = ", with Python packages of 1 GB or more, fetched once" if environment else ""
+            size = preset.download_size + preset.size + environment  # before and after it is quantized
+            stages.append(Stage("convert", f"convert it{target}{packages}", self._convert, size))
         if preset.needs_runtime and not is_tested and find_runtime().runtime is None:
             text = "build the llama.cpp that it needs, if the installed one lacks the change"
             stages.append(Stage("build", text, conversion.make_runtime))
@@ -206,16 +210,9 @@ class Pull:
             stages.append(Stage("test", "test it with one fill", self._test))
         return tuple(stages)
 
-    @property
-    def _needs_environment(self) -> bool:
-        return self.preset.is_checkpoint and not has_environment()
-
     def disk_bytes(self) -> int:
         """The number of bytes that the remaining stages write before they remove others."""
-        names = {stage.name for stage in self.stages}
-        environment = self._needs_environment * _ENVIRONMENT_SIZE
-        converted = self.preset.download_size + self.preset.size + environment  # before and after it is quantized
-        return ("download" in names) * self.preset.fetched_size + ("convert" in names) * converted
+        return sum(stage.disk_bytes for stage in self.stages)
 
     def announcement(self) -> tuple[str, str]:
         """What is done, and the disk and memory that it takes."""

@@ -13,13 +13,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import attrs
 from typer import Argument, Option
 
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.cli.printing import note, print_line, warn
 from dg_lsp.errors import InputFileError, UsageError
-from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler, parse_settings
+from dg_lsp.settings import SAMPLER_NAMES, SamplerOptions, Settings, parse_sampler, parse_settings, with_setting
 
 Command = Callable[..., int]
 
@@ -116,7 +115,7 @@ class RunOptions:
         """The settings with `--prompt-attention`; `auto` keeps that of the model's table."""
         if settings.is_remote and self.prompt_attention != "auto":
             raise UsageError("a remote server computes the prompt itself: leave --prompt-attention out")
-        return attrs.evolve(settings, model=attrs.evolve(settings.model, prompt_attention=self.prompt_attention))
+        return with_setting(settings, "model.prompt_attention", self.prompt_attention)
 
     def note_effects(self, spec: ModelSpec) -> None:
         """Prints a note for an option that has no effect on the model."""

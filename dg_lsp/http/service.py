@@ -15,7 +15,6 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
-import attrs
 import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import Request
@@ -39,7 +38,7 @@ from dg_lsp.errors import DgLspError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
-from dg_lsp.settings import Settings
+from dg_lsp.settings import Settings, with_setting
 
 LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
@@ -146,8 +145,7 @@ class Service:
         self.metrics = Metrics(lambda: self.num_active)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
-        completion = attrs.evolve(settings.completion, speculate=False)
-        self.models = ResidentModels.open(open_scheduler, attrs.evolve(settings, completion=completion))
+        self.models = ResidentModels.open(open_scheduler, with_setting(settings, "completion.speculate", False))
         self._audit_log = AuditLog.of(settings.privacy, report)
         self.models.listen(self.metrics, self._audit_log)
         self._numbers = itertools.count(1)
