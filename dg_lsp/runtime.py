@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dg_lsp.errors import ModelError
-from dg_lsp.system import data_folder, file_sha256
+from dg_lsp.system import data_folder, file_sha256, read_record
 
 VARIABLE = "DG_LSP_RUNTIME"
 """Environment variable with another folder for building and for loading; `stock` loads no changed runtime."""
@@ -133,12 +133,8 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
 
 def read_runtime(folder: Path) -> Runtime | None:
     """The runtime in a folder; None if its record is missing or invalid."""
-    try:
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        texts = {key: record[key] for key in _KEYS}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return Runtime(folder, **texts) if all(isinstance(text, str) for text in texts.values()) else None
+    texts = read_record(folder / _RECORD, lambda record: [record[key] for key in _KEYS])
+    return Runtime(folder, *texts) if texts and all(isinstance(text, str) for text in texts) else None
 
 
 @functools.lru_cache(maxsize=8)

@@ -49,12 +49,12 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     if not path.is_file():
         return Settings(), ()
     try:
-        text, is_own = _read(path)
+        tree, is_own = _read(path)
         if not is_own:
             raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
     except SettingsError as error:
         return _without_file(Settings(), error)
-    settings, keys, messages = _parse(path, text, Settings())
+    settings, keys, messages = _parse(path, tree, Settings())
     return with_model_paths(settings, keys, path.parent, names), messages
 
 
@@ -79,7 +79,7 @@ def with_workspace_file(
     if editor_trusts is False:
         return settings, (f"{path} is ignored, because the editor does not trust this folder",)
     try:
-        text, is_own = _read(path)
+        tree, is_own = _read(path)
     except SettingsError as error:
         return _without_file(settings, error)
     place = path.parent
@@ -87,7 +87,7 @@ def with_workspace_file(
     advice = f"to allow it, add {place} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
     if not is_own and not is_trusted:
         return settings, (f"{path} is ignored, because other users can change it: {advice}",)
-    wanted, keys, problems = _parse(path, text, settings)
+    wanted, keys, problems = _parse(path, tree, settings)
     merged = {
         key: _merged(key, setting_of(settings, key), setting_of(wanted, key), is_trusted=is_trusted) for key in keys
     }
@@ -149,8 +149,8 @@ def _is_below(folder: Path, trusted: Collection[str]) -> bool:
     return False
 
 
-def _read(path: Path) -> tuple[str, bool]:
-    """The text of a settings file, and whether only this user and the administrator can change it."""
+def _read(path: Path) -> tuple[dict[str, Any], bool]:
+    """The tree of a settings file, and whether only this user and the administrator can change it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -158,23 +158,18 @@ def _read(path: Path) -> tuple[str, bool]:
         if len(data) > MAX_BYTES:
             raise SettingsError(f"{path}: longer than {MAX_BYTES:,} bytes")
         is_own = not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o002)
-        return data.decode("utf-8"), is_own
-    except (OSError, UnicodeDecodeError) as error:
+        return tomllib.loads(data.decode("utf-8")), is_own
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _without_file(settings: Settings, error: Exception) -> tuple[Settings, tuple[str, ...]]:
+def _without_file(settings: Settings, error: SettingsError) -> tuple[Settings, tuple[str, ...]]:
     """The settings without a file that cannot be used, and a message."""
     return with_setting(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
 
 
-def _parse(path: Path, text: str, over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
+def _parse(path: Path, tree: dict[str, Any], over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
     """The settings of a file, the keys that it sets, and a message with file and key for each bad key."""
-    try:
-        tree = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        settings, refusal = _without_file(over, SettingsError(f"{path}: {error}"))
-        return settings, [], refusal
     settings, keys, problems = valid_settings(tree, over)
     messages = [f"{path}: {problem} (this key is ignored)" for problem in problems.values() if problem]
     if len(messages) < len(problems):

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dg_lsp.errors import InputFileError, UsageError
 
+Item = TypeVar("Item")
 _CPU_INFO = Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -256,6 +257,14 @@ def replacement(path: Path) -> Iterator[Path]:
         new = Path(folder) / path.name
         yield new
         new.replace(path)
+
+
+def read_record(path: Path, structure: Callable[[Any], Item]) -> Item | None:
+    """What `structure` makes of the JSON in a file; None if it is missing or damaged, or `structure` fails."""
+    try:
+        return structure(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def file_sha256(path: Path) -> str:

@@ -5,13 +5,13 @@ owns or can use is ignored.
 """
 
 import errno
-import json
 import os
 import socket
 import stat
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 from dg_lsp import __version__
 from dg_lsp.errors import DaemonError, DaemonRunsError
 from dg_lsp.system import VARIABLE as DATA_VARIABLE
-from dg_lsp.system import data_folder, write_private
+from dg_lsp.system import data_folder, read_record, write_private
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -125,13 +125,11 @@ class Endpoint:
 
     def read(self) -> Record | None:
         """The record; None if there is no record that can be trusted. The daemon may have died since."""
-        try:
-            if not _is_private(self.folder):
-                return None
-            record = Record(**json.loads(self.record_path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return None
-        return record if isinstance(record.pid, int) and isinstance(record.address, str) else None
+        with suppress(OSError):
+            if _is_private(self.folder):  # before anything in it is read
+                record = read_record(self.record_path, lambda tree: Record(**tree))
+                return record if record and isinstance(record.pid, int) and isinstance(record.address, str) else None
+        return None
 
     def clear(self) -> None:
         """Removes record and socket. The caller holds the lock."""

@@ -1,7 +1,6 @@
 """The known models: families, presets and their files on this machine. Opens no model."""
 
 import difflib
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelError
-from dg_lsp.system import data_folder
+from dg_lsp.system import data_folder, read_record
 
 AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
 """Names that stand for the best model here, see selection.py."""
@@ -265,12 +264,11 @@ def read_pin(preset: Preset) -> Record | None:
 
 
 def _read_record(preset: Preset) -> Record | None:
-    try:
-        tree = json.loads(preset.record_path.read_text(encoding="utf-8"))
+    def structure(tree: Any) -> Record | None:
         files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
         return Record(tree["repository"], tree["commit"], files) if files else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+
+    return read_record(preset.record_path, structure)
 
 
 def fetched_path(preset: Preset) -> Path | None:

@@ -16,7 +16,6 @@ A model that follows instructions also makes rewrites, so it may be worse by 3 u
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from dg_lsp.errors import ModelError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, MINI, Preset, locate
 from dg_lsp.settings import ModelSettings
-from dg_lsp.system import data_folder, processor_name, system_free, write_private
+from dg_lsp.system import data_folder, processor_name, read_record, system_free, write_private
 
 _HALF_LIFE_MS = 700.0
 _MAX_LINE_MS = 3000.0
@@ -274,11 +273,8 @@ def _time_key(settings: ModelSettings) -> str:
 
 def _read_times() -> dict[str, float]:
     """Milliseconds by key; without a readable file all is measured again."""
-    try:
-        tree = json.loads((data_folder() / _TIMES).read_text(encoding="utf-8"))
-        return {str(key): float(ms) for key, ms in tree.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return {}
+    path = data_folder() / _TIMES
+    return read_record(path, lambda tree: {str(key): float(ms) for key, ms in tree.items()}) or {}
 
 
 def _write_times(record: dict[str, float]) -> None:
