@@ -37,7 +37,7 @@ from dg_lsp.models.registry import Preset, is_begun
 from dg_lsp.models.selection import Machine, fit
 from dg_lsp.runtime import find_runtime
 from dg_lsp.settings import parse_settings
-from dg_lsp.system import VARIABLE, free_disk, system_free
+from dg_lsp.system import free_disk, system_free
 
 _TEST_SECONDS = 20.0
 """Limit of the test fill: an unfinished one shows as well that the model runs."""
@@ -226,7 +226,7 @@ class Pull:
         """Runs the remaining stages."""
         preset = self.preset
         stages = self.stages
-        with explained_disk_errors(preset.folder, f"set {VARIABLE} to another folder"):
+        with explained_disk_errors(preset.folder):
             preset.folder.mkdir(parents=True, exist_ok=True)
             for remnant in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
                 shutil.rmtree(remnant, ignore_errors=True)

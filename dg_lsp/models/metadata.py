@@ -39,7 +39,7 @@ from dg_lsp.models.checkpoint import (
     read_json,
     read_vocabulary,
 )
-from dg_lsp.models.registry import CONFIGURATION, MINI, MINI_LANGUAGES, Family, find_family
+from dg_lsp.models.registry import CONFIGURATION, MINI, Family, find_family
 
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
@@ -437,7 +437,7 @@ class MetadataKeys:
     def languages(self) -> tuple[str, ...]:
         """`dg.languages`; without it, those of dg-mini for its `general.name`, else none."""
         if "dg.languages" not in self.metadata:
-            return MINI_LANGUAGES if self.metadata.get("general.name") == MINI else ()
+            return ("python",) if self.metadata.get("general.name") == MINI else ()
         names = tuple(name.strip() for name in self.text("dg.languages").split(","))
         if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
             raise self.invalid("dg.languages", "LSP language ids, separated by commas")

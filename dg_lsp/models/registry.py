@@ -201,8 +201,6 @@ def _preset(entry: Mapping[str, Any]) -> Preset:
 PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
 BUNDLED = tuple(_preset(entry) for entry in _CATALOG["bundled"])
 """The GGUF files in this package."""
-MINI_LANGUAGES = ("python",)
-"""See `ModelSpec.languages`; the metadata of dg-mini does not contain them."""
 
 
 def preset_named(name: str) -> Preset | None:
@@ -226,7 +224,7 @@ def instruction_model() -> str:
 
 TESTED = ".tested"
 """Name of an empty file in a preset's folder after a test fill."""
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +258,7 @@ def read_pin(preset: Preset) -> Record | None:
     pin = _read_record(preset)
     if pin is None or pin.repository != preset.repository:
         return None
-    return None if _COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
+    return None if COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
 
 
 def _read_record(preset: Preset) -> Record | None:
