@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.errors import InputFileError, OptionError, SettingsError, UsageError, escaped
+from dg_lsp.errors import DgLspError, InputFileError, OptionError, SettingsError, UsageError, escaped
 from dg_lsp.models import registry
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
@@ -112,11 +112,10 @@ class LoadedModel:
 
 
 def this_machine(*, with_gpu: bool = True) -> Machine:
-    """What this machine has for models, with the GPUs that llama.cpp can use; no speed is measured.
-
-    Raises BackendError if llama.cpp cannot be loaded, unless GPUs are left out.
-    """
-    devices = llamacpp.devices() if with_gpu else ()
+    """What this machine has for models, with the GPUs that llama.cpp can use; no speed is measured."""
+    devices: tuple[llamacpp.Device, ...] = ()
+    with suppress(DgLspError):  # without llama.cpp the facts are still useful; `doctor` reports the problem
+        devices = llamacpp.devices() if with_gpu else ()
     gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
     return Machine(
         cores=physical_cores(),

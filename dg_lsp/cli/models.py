@@ -49,7 +49,7 @@ _HEADER = ("model", "here", "fits here", "size", "made for", "licence")
 def list_models(as_json: Json = False) -> int:
     """List the known models: whether each is here and fits, its size, hardware and licence."""
     configure({})
-    machine = _machine()
+    machine = loading.this_machine()
     models = [_listed(preset, machine) for preset in (*registry.BUNDLED, *registry.PRESETS)]
     if as_json:
         print_json(models)
@@ -65,13 +65,6 @@ def list_models(as_json: Json = False) -> int:
         ("", "dg-lsp models show MODEL describes one, dg-lsp models recommend names the best for this machine.")
     )
     return 0
-
-
-def _machine() -> Machine:
-    try:
-        return loading.this_machine()
-    except DgLspError:  # without llama.cpp the facts are still useful; `doctor` reports the problem
-        return loading.this_machine(with_gpu=False)
 
 
 def _listed(preset: Preset, machine: Machine) -> dict[str, Any]:
@@ -120,7 +113,7 @@ def show_model(
 def _details(preset: Preset) -> dict[str, Any]:
     """What `models list --json` has, where the model comes from, and its family."""
     pin = registry.read_pin(preset)
-    facts = _listed(preset, _machine()) | {
+    facts = _listed(preset, loading.this_machine()) | {
         "repository": preset.repository,
         "revision": preset.revision,
         "pinned_commit": pin.commit if pin else "",

