@@ -42,7 +42,7 @@ class InputFileError(UsageError):
 
 @contextlib.contextmanager
 def map_input_errors(verb: str, path: Path, state: str = "") -> Iterator[None]:
-    """Maps errors while a user's file is read or written to InputFileError; `verb` is `read` or `write`."""
+    """Maps errors to InputFileError while the user's file is read or written (`verb`); `state` ends the message."""
     try:
         yield
     except UnicodeDecodeError as error:
