@@ -49,8 +49,8 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     if not path.is_file():
         return Settings(), ()
     try:
-        tree, is_own = _read(path)
-        if not is_own:
+        tree = _read(path)
+        if tree is None:
             raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
     except SettingsError as error:
         return _without_file(Settings(), error)
@@ -78,14 +78,14 @@ def with_workspace_file(
         return settings, ()
     if editor_trusts is False:
         return settings, (f"{path} is ignored, because the editor does not trust this folder",)
-    try:
-        tree, is_own = _read(path)
-    except SettingsError as error:
-        return _without_file(settings, error)
     place = path.parent
     is_trusted = (editor_trusts is True and place == folder) or _is_below(place, settings.privacy.trusted_folders)
     advice = f"to allow it, add {place} to privacy.trusted_folders in {user_file()}, or trust it in the editor"
-    if not is_own and not is_trusted:
+    try:
+        tree = _read(path, is_trusted=is_trusted)
+    except SettingsError as error:
+        return _without_file(settings, error)
+    if tree is None:
         return settings, (f"{path} is ignored, because other users can change it: {advice}",)
     wanted, keys, problems = _parse(path, tree, settings)
     merged = {
@@ -149,8 +149,8 @@ def _is_below(folder: Path, trusted: Collection[str]) -> bool:
     return False
 
 
-def _read(path: Path) -> tuple[dict[str, Any], bool]:
-    """The tree of a settings file, and whether only this user and the administrator can change it."""
+def _read(path: Path, *, is_trusted: bool = False) -> dict[str, Any] | None:
+    """The tree of a settings file; None if it is not trusted and others than this user and root can change it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -158,7 +158,7 @@ def _read(path: Path) -> tuple[dict[str, Any], bool]:
         if len(data) > MAX_BYTES:
             raise SettingsError(f"{path}: longer than {MAX_BYTES:,} bytes")
         is_own = not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o002)
-        return tomllib.loads(data.decode("utf-8")), is_own
+        return tomllib.loads(data.decode("utf-8")) if is_own or is_trusted else None
     except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise SettingsError(f"{path}: {error}") from error
 
