@@ -20,7 +20,7 @@ vim.api.nvim_create_autocmd("LspProgress", {
   end,
 })
 -- where the cursor rests, the server prepares the first completion
-vim.api.nvim_create_autocmd({ "BufEnter", "CursorHold", "InsertEnter" }, {
+vim.api.nvim_create_autocmd({ "BufEnter", "CursorHold" }, {
   group = group,
   callback = function(event)
     require("dg_lsp.client").focus(event.buf)

@@ -80,8 +80,8 @@ def test_the_server_receives_what_was_shown_and_how_much_was_accepted(editor):
 
 def test_the_server_learns_the_cursor_before_the_first_key(editor):
     editor.open("a = 1\nb = 2\nc = 3")
-    editor.keys("jjA")
-    place = {"line": 2, "character": len("c = 3")}
+    editor.keys(":set updatetime=10<CR>jjl")
+    place = {"line": 2, "character": 1}
     editor.wait(lambda: place in [focus["position"] for focus in editor.received("textDocument/didFocus")])
 
 
