@@ -40,10 +40,8 @@ SETTINGS = {
 LIMIT = BODY_SECONDS + 120
 """Seconds after which a connection counts as hanging."""
 NUM_HOSTILE = 3
-SHARES = {"ordinary": 0.6, "hostile": 0.4}
-"""Of a number of requests."""
-PAUSE = 0.2
-"""Seconds between the requests of an ordinary client: the others get their share of the machine."""
+SHARES = {"ordinary": 0.6, "hostile": 0.4}  # of a number of requests
+PAUSE = 0.2  # seconds between the requests of an ordinary client: the others get their share of the machine
 HEAD = "Host: localhost\r\n"
 BODY = b'{"input_prefix":"a = "}'
 WORDS = ("owner", "items", "price", "colour", "width", "height", "radius", "angle", "number", "total", "weight")
@@ -89,8 +87,9 @@ class Gap:
 
 
 def gaps(number=8):
-    """Gaps with the texts of an engine that has done nothing else."""
+    """Gaps with the texts of an engine that has done nothing else, and of one that has other prompts in its cache."""
     gaps = {}
+    used = open_engine(parse_settings(SETTINGS))
     rng = random.Random(0)
     while len(gaps) < number:
         first, second = rng.sample(WORDS, 2)
@@ -100,8 +99,9 @@ def gaps(number=8):
         request = FillRequest(Snapshot("file:///thing.py", prefix + suffix, "python"), len(prefix))
         with closing(open_engine(parse_settings(SETTINGS))) as engine:
             text = engine.fill(request).text
-        if text and text not in gaps:
+        if text and text not in gaps and text == used.fill(request).text:
             gaps[text] = Gap(prefix, suffix, text)
+    used.close()
     return tuple(gaps.values())
 
 
