@@ -178,8 +178,10 @@ class LocalEngine(Engine):
         costs = RequestCosts()
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
-            num_prompt = self._prompt_limit(request, model, deadline)
-            layout = _fill_layout(request, model, num_prompt)
+            layout = _fill_layout(request, model)
+            most = self._affordable(layout, model, deadline)
+            if most:
+                layout = _fill_layout(request, model, most)
             selection = self._selection(request, model, layout)
             decoder = selection.choose(wanted)
             task_layout = layout.in_prompt() if decoder.needs_causal_head else layout
@@ -201,7 +203,7 @@ class LocalEngine(Engine):
         candidates, rejections = rank(map(task.verdict, shown), value)
         best = next((draft for draft in shown if task.verdict(draft) in candidates[:1]), shown[0])
         result = task.result(best, candidates[: request.num_candidates], rejections)
-        result = replace(result, is_prompt_cut=num_prompt < model.spec.max_prompt_tokens)
+        result = replace(result, is_prompt_cut=most > 0)
         return result.confident(request.min_confidence(self.settings))
 
     def _resolved(self, request: EngineRequest[Any], wanted: DecoderName) -> tuple[EngineModel, DecoderName]:
@@ -220,17 +222,17 @@ class LocalEngine(Engine):
             spec = in_infill_format(spec)
         return replace(self._model.for_client(request.client), spec=spec), wanted
 
-    def _prompt_limit(self, request: FillRequest, model: EngineModel, deadline: float) -> int:
-        """Tokens of a prompt: where the whole one is not cached, those that the time until the deadline allows.
+    def _affordable(self, layout: Layout, model: EngineModel, deadline: float) -> int:
+        """Tokens to which the prompt is cut because the time does not allow to decode what is not cached; 0 for none.
 
         A power of two: a later request that has a little more or less time finds the same prompt in the cache.
         """
-        longest = model.spec.max_prompt_tokens
-        num_affordable = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
-        layout = _fill_layout(request, model, longest)
+        num_tokens = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
         num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
-        is_cut = self.settings.speculate and num_affordable < min(longest, num_missing)
-        return min(longest, 1 << round(math.log2(max(num_affordable, MIN_PROMPT)))) if is_cut else longest
+        if num_tokens >= min(num_missing, model.spec.max_prompt_tokens) or not self.settings.speculate:
+            return 0
+        most = 1 << round(math.log2(max(num_tokens, MIN_PROMPT)))
+        return most if most < model.spec.max_prompt_tokens else 0
 
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
         """The selection for a request, by the prompt tokens that no slot of the client has."""
@@ -303,9 +305,8 @@ class LocalEngine(Engine):
         if self.spec.cut is PromptCut.TOKEN:
             self._model.token_index()
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
+        decoder = self._selection(request, model, _fill_layout(request, model)).choose(wanted)
         slots = model.slots
-        whole = _fill_layout(request, model, self.spec.max_prompt_tokens)
-        decoder = self._selection(request, model, whole).choose(wanted)
         taken: list[int] = []
         num_tokens = 0
         for prompt_ids in _prompts_ahead(request, model, decoder):
@@ -331,8 +332,9 @@ class LocalEngine(Engine):
         self._model.denoiser.close()
 
 
-def _fill_layout(request: FillRequest, model: EngineModel, max_tokens: int, lookahead: int = 0) -> Layout:
-    """Prompt, of at most `max_tokens`, and canvas of a fill. See `Prompt.lookahead`."""
+def _fill_layout(request: FillRequest, model: EngineModel, most: int = 0, lookahead: int = 0) -> Layout:
+    """Prompt, of at most so many tokens if `most` is not 0, and canvas of a fill. See `Prompt.lookahead`."""
+    max_tokens = most or model.spec.max_prompt_tokens
     prompt = prompt_of(request.snapshot, request.offset, max_tokens, lookahead=lookahead)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
 
@@ -372,13 +374,11 @@ def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderNam
     They are decoded into other slots, so that the key that moves the start decodes a few tokens only.
     """
 
-    longest = model.spec.max_prompt_tokens
-
     def prompt_ids(lookahead: int, request: FillRequest = request) -> TokenIds:
-        layout = _fill_layout(request, model, longest, lookahead)  # with a canvas the prompt is the same
+        layout = _fill_layout(request, model, lookahead=lookahead)  # with a canvas the prompt is the same
         return layout.in_prompt().prompt_ids if decoder.needs_causal_head else layout.prompt_ids
 
-    farthest = longest // LOOKAHEAD_SHARE
+    farthest = model.spec.max_prompt_tokens // LOOKAHEAD_SHARE
     prompts = [prompt_ids(0)]
     if not np.array_equal(prompts[0], prompt_ids(farthest)):
         # each move by itself: after two moves at once the start can be another one

@@ -32,8 +32,8 @@ _MAX_LINE_MS = 3000.0
 _INSTRUCTIONS_WORTH = 0.03
 _LINE_TOKENS = 10
 """Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
-_TYPED_TOKENS, _FIRST_TOKENS = 4, 64
-"""Tokens of the prompt that are decoded for a typed character, and at least for the first line in a file."""
+_TYPED_TOKENS = 4  # of the prompt, decoded for a typed character if the prompt is cached
+_FIRST_TOKENS = 64  # of the prompt, decoded at least for the first line in a file: `MIN_PROMPT` of the engine
 _PROMPT_TOKENS, _CANVAS_TOKENS = 512, 16
 _INFILL_PASSES, _CANVAS_PASSES = 6, 8
 """Passes to a line. Fast-dLLM (arXiv 2505.22618) accepts about 2 tokens a pass at a confidence of 0.9."""

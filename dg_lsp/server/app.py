@@ -205,7 +205,7 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         return base, () if options is None else ("initializationOptions must be an object",)
     tree = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
     settings, keys, problems = valid_settings(tree, base)
-    for key in filter(keys.__contains__, USER_FILE_KEYS):
+    for key in [key for key in USER_FILE_KEYS if key in keys]:
         settings = with_setting(settings, key, setting_of(base, key))
         problems[key] = f"set it in {user_file()}"
     if folder is not None:
