@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 from gates import TIMEOUT, wait_until
 
-from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.daemon.server import Daemon
 
@@ -87,7 +86,7 @@ class Shared:
         return wait_until(self.endpoint.read).pid
 
     def status(self):
-        return query(self.endpoint, "status")
+        return self.endpoint.query("status")
 
     def daemons(self):
         """Processes that are daemons of this folder, or are about to be."""

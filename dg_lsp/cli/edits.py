@@ -46,7 +46,7 @@ from dg_lsp.engine.verification import NUM_CANDIDATES, OptionT, Verification
 from dg_lsp.errors import RequestError, UsageError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sandbox import Sandbox
-from dg_lsp.server.explanation import Explanation, Visibility, explain
+from dg_lsp.server.status import Explanation, Visibility, explain
 from dg_lsp.settings import Settings
 
 

@@ -13,8 +13,7 @@ from typer import Option
 
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line
-from dg_lsp.daemon import client
-from dg_lsp.daemon.endpoint import STOP_SECONDS, Endpoint
+from dg_lsp.daemon.endpoint import READY, STOP_SECONDS, Endpoint, become_pipe, report
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, InputFileError, UsageError
 from dg_lsp.settings import Settings, settings_tree
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
@@ -86,11 +85,11 @@ def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | No
     if "name" in over.get("model", {}):
         over = dict(over) | {"model": over["model"] | {"name": tree["model"]["name"]}}
     try:
-        connection = client.open_session(endpoint, {"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
+        connection = endpoint.open_session({"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
     except DaemonError as error:
         note(f"{error}; this editor gets a model of its own")
     else:
-        client.become_pipe(connection)
+        become_pipe(connection)
 
 
 def _located(settings: Settings) -> dict[str, Any]:
@@ -187,9 +186,9 @@ def start(
     endpoint = Endpoint.of_user()
     if foreground:
         return _run_daemon(endpoint, lambda: _print_address(endpoint, "listens"), exit_when_idle=exit_when_idle)
-    is_running = client.query(endpoint, "status") is not None
+    is_running = endpoint.query("status") is not None
     if not is_running:
-        client.start(endpoint, [*DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
+        endpoint.start([*DAEMON, *(["--exit-when-idle"] if exit_when_idle else [])])
     _print_address(endpoint, "runs already" if is_running else "listens")
     return 0
 
@@ -197,12 +196,12 @@ def start(
 def run(exit_when_idle: ExitWhenIdle = False) -> int:
     """Run the daemon and report to the process that started it; for `start` and `dg-lsp lsp`."""
     try:
-        return _run_daemon(Endpoint.of_user(), lambda: client.report(client.READY), exit_when_idle=exit_when_idle)
+        return _run_daemon(Endpoint.of_user(), lambda: report(READY), exit_when_idle=exit_when_idle)
     except DaemonRunsError:
-        client.report(client.READY)
+        report(READY)
         return 0
     except DgLspError as error:
-        client.report(str(error))
+        report(str(error))
         raise
 
 
@@ -232,7 +231,7 @@ def _stop(endpoint: Endpoint) -> bool:
         return False
     is_stopping = False
     with suppress(DaemonError):
-        is_stopping = client.query(endpoint, "stop") is not None
+        is_stopping = endpoint.query("stop") is not None
     lock = FileLock(endpoint.lock)
     try:
         lock.acquire(timeout=STOP_SECONDS if is_stopping or record is None else 0)
@@ -254,7 +253,7 @@ def status(as_json: Json = False) -> int:
     """Show whether the daemon runs, and which models it holds for how many sessions."""
     configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
-    facts = client.query(endpoint, "status")
+    facts = endpoint.query("status")
     tree = {"running": facts is not None} | (facts or {})
     if as_json:
         print_json(tree)

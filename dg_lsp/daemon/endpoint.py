@@ -1,38 +1,52 @@
-"""The files of the user's daemons: a record, a lock and a socket for each version of dg-lsp, and one log.
+"""How the user's daemons are reached: their files, one set for each version of dg-lsp, connections, and a new daemon.
 
-Only the user can read their folder, so a process that can read a record can use the daemon. A folder that another user
-owns or can use is ignored.
+Only the user can read the folder of the files, so a process that can read a record can use the daemon. A folder that
+another user owns or can use is ignored.
+
+A connection begins with two lines of JSON each way. The client sends the token, and the daemon replies with its proof.
+Then the client sends its request, and the daemon answers or refuses it. After `session` the connection carries the
+messages of the language server.
 """
 
 import errno
+import json
 import os
 import socket
 import stat
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from dg_lsp import __version__
+from dg_lsp.daemon import pipe
 from dg_lsp.errors import DaemonError, DaemonRunsError
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, read_record, write_private
 from dg_lsp.system import VARIABLE as DATA_VARIABLE
-from dg_lsp.system import data_folder, read_record, write_private
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
 VARIABLE = "DG_LSP_DAEMON_DIR"
 """Environment variable with the path of another folder."""
+SECONDS = 5.0
+"""Seconds for the other side of a connection to answer."""
+START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 """Time for a daemon that stops to end its sessions and close its models."""
+READY = "ready"
+_LONGEST_LINE = 1 << 20
 _LONGEST_PATH = 100
 """Bytes of a Unix socket's path; systems allow 104 or 108."""
 _LONGEST_LOG = 1 << 20
 _BACKLOG = 32
 _TICK = 0.05
+_LAUNCHER = "import subprocess, sys; subprocess.Popen(sys.argv[2:], creationflags=int(sys.argv[1]))"
+"""The daemon must not be a child of the editor's process: editors end a server together with its children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,7 @@ class Record:
 
 
 class Endpoint:
-    """The files of one version's daemon."""
+    """The files of one version's daemon, and connections to it."""
 
     def __init__(self, folder: Path, version: str = __version__) -> None:
         self.folder = folder
@@ -142,8 +156,125 @@ class Endpoint:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if is_long else 0)
         return os.fdopen(os.open(self.log, flags, 0o600), "wb")
 
+    def open_session(self, settings: Mapping[str, Any], command: Sequence[str]) -> socket.socket:
+        """A connection that carries the messages of one editor; starts a daemon if none answers, as `start` does."""
+        request = {"want": "session"} | dict(settings)
+        if (answered := self.call(request)) is None:
+            self.start(command)
+            answered = self.call(request)
+        if answered is None:
+            raise DaemonError(f"the daemon ended at once; {self.log} may contain the reason")
+        return answered[0]
+
+    def query(self, request: str) -> dict[str, Any] | None:
+        """The daemon's answer to `status` or `stop`; None if no daemon runs. Raises as `call` does."""
+        if (answered := self.call({"want": request})) is None:
+            return None
+        answered[0].close()
+        return answered[1]
+
+    def call(self, request: Mapping[str, Any]) -> tuple[socket.socket, dict[str, Any]] | None:
+        """A connection, which stays open, and the daemon's answer to the request; None if no daemon runs.
+
+        Raises DaemonError if the daemon refuses the request, or does not answer in time.
+        """
+        if (record := self.read()) is None:
+            return None
+        try:
+            with ExitStack() as stack:
+                host, _, port = record.address.rpartition(":")
+                is_path = record.address.startswith("/")
+                connection = stack.enter_context(socket.socket(socket.AF_UNIX if is_path else socket.AF_INET))
+                connection.settimeout(SECONDS)
+                connection.connect(record.address if is_path else (host, int(port)))
+                if _exchange(connection, {"token": record.token}).get("proof") != record.proof:
+                    return None  # another program has taken the port
+                answer = _exchange(connection, request)
+                connection.settimeout(None)
+                stack.pop_all()
+        except TimeoutError as error:
+            raise DaemonError(f"the daemon {record.pid} does not answer: run dg-lsp daemon stop") from error
+        except OSError:  # it crashed
+            return None
+        return connection, answer
+
+    def start(self, command: Sequence[str]) -> None:
+        """Starts a daemon that outlives this process and its terminal, and waits until it listens.
+
+        The command calls `report`. The lock decides which of several daemons that start at once stays. Raises
+        DaemonError if none starts.
+        """
+        self.prepare()
+        flags = getattr(subprocess, "DETACHED_PROCESS", 0) | getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+        try:
+            with self.open_log() as log:
+                launcher = subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(flags), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    cwd=NEUTRAL_FOLDER,
+                    start_new_session=True,
+                    text=True,
+                    check=False,
+                    timeout=START_SECONDS,
+                )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DaemonError(f"the daemon cannot be started ({type(error).__name__})") from error
+        if launcher.stdout != READY:
+            raise DaemonError(launcher.stdout or f"the daemon ended at once; {self.log} may contain the reason")
+
     def _unusable(self, error: OSError) -> DaemonError:
         return DaemonError(f"{self.folder} cannot be used ({error.strerror or error}); set {VARIABLE}")
+
+
+def _exchange(connection: socket.socket, message: Mapping[str, Any]) -> dict[str, Any]:
+    send(connection, message)
+    answer = receive(connection)
+    if "refused" in answer:
+        raise DaemonError(str(answer["refused"]))
+    return answer
+
+
+def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    """Sends one line of JSON."""
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[str, Any]:
+    """Receives one line of JSON. Raises OSError if the other side leaves, is too slow, or sends anything else."""
+    line, end = b"", time.monotonic() + SECONDS
+    while not line.endswith(b"\n"):  # the other side waits for an answer to each line
+        if (seconds := end - time.monotonic()) <= 0:
+            raise TimeoutError("the other side is too slow")
+        connection.settimeout(seconds)
+        chunk = connection.recv(1 << 16)
+        line += chunk
+        if not chunk or len(line) > max_bytes:
+            break
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConnectionError("the other side does not speak this protocol") from error
+
+
+def report(message: str) -> None:
+    """Sends the process that called `start` the word READY or an error, and frees its end of standard output."""
+    sys.stdout.write(message)
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def become_pipe(connection: socket.socket) -> NoReturn:
+    """Goes on as `pipe`, a much smaller program, in the same process."""
+    sys.stdout.flush()
+    if sys.platform == "win32":  # exec would start another process there, and the editor would lose this one
+        sys.exit(pipe.run(connection))
+    connection.set_inheritable(True)
+    os.chdir(NEUTRAL_FOLDER)
+    os.execv(sys.executable, [sys.executable, "-I", "-S", pipe.__file__, str(connection.fileno())])
 
 
 def _is_private(folder: Path, forbidden: int = stat.S_IRWXG | stat.S_IRWXO) -> bool:

@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import receive, send
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.endpoint import Endpoint, Record, receive, send
 from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import SchedulerSession

@@ -10,9 +10,8 @@ from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command
 from dg_lsp.server.documents import CompletionPosition
-from dg_lsp.server.explanation import Explanation, Visibility, explain
 from dg_lsp.server.session import Server
-from dg_lsp.server.status import State
+from dg_lsp.server.status import Explanation, State, Visibility, explain
 
 NUM_INVOKED = 3
 """Candidates of a request by the user; automatic requests get one."""

@@ -9,8 +9,6 @@ from shared_daemon import TIMEOUT, serving, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
-from dg_lsp.daemon import client
-from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.errors import DaemonError
 from dg_lsp.server import app as server
@@ -72,7 +70,7 @@ def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     thread.start()
     wait_until(endpoint.read)
-    assert "stopping" in query(endpoint, "stop")
+    assert "stopping" in endpoint.query("stop")
     thread.join(TIMEOUT)
     assert outcomes[0].code == 0
     assert f"the daemon listens at {endpoint.socket_path} (process {os.getpid()})\n" in outcomes[0].err
@@ -87,7 +85,7 @@ def sessions(monkeypatch):
         requested.append(arguments)
         raise DaemonError("no daemon here")
 
-    monkeypatch.setattr(client, "open_session", open_session)
+    monkeypatch.setattr(Endpoint, "open_session", open_session)
     monkeypatch.setattr(server, "serve_client", lambda *_: 0)
     return requested
 

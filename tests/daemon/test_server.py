@@ -8,40 +8,39 @@ import pytest
 from shared_daemon import wait_until
 
 from dg_lsp import __version__
-from dg_lsp.daemon import client
-from dg_lsp.daemon.client import call, query
+from dg_lsp.daemon import endpoint as endpoints
 from dg_lsp.daemon.endpoint import Endpoint, Record
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
 
 
 def open_session(endpoint):
-    return call(endpoint, {"want": "session"})[0]
+    return endpoint.call({"want": "session"})[0]
 
 
 def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
     start()
     session = open_session(endpoint)
-    assert "stopping" in query(endpoint, "stop")
+    assert "stopping" in endpoint.query("stop")
     assert session.recv(1) == b""
     session.close()
     wait_until(lambda: endpoint.read() is None and not endpoint.socket_path.exists())
-    assert query(endpoint, "status") is None
+    assert endpoint.query("status") is None
     start()
-    assert query(endpoint, "status")["sessions"] == 0
+    assert endpoint.query("status")["sessions"] == 0
 
 
 @pytest.mark.parametrize("endpoint", ["socket", "tcp"], indirect=True)
 def test_the_token_is_required(start, endpoint):
     start()
     record = endpoint.read()
-    assert query(endpoint, "status")["address"] == record.address
+    assert endpoint.query("status")["address"] == record.address
     for token in ("", record.token[:-1], record.token + "x", "é"):
         endpoint.write(replace(record, token=token))
         with pytest.raises(DaemonError, match="the token is wrong"):
-            query(endpoint, "stop")
+            endpoint.query("stop")
     endpoint.write(record)
-    assert query(endpoint, "status")["version"] == __version__
+    assert endpoint.query("status")["version"] == __version__
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_the_token_is_required(start, endpoint):
     ],
 )
 def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, capfd):
-    monkeypatch.setattr(client, "SECONDS", 0.2)
+    monkeypatch.setattr(endpoints, "SECONDS", 0.2)
     start()
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(endpoint.socket_path))
@@ -60,7 +59,7 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, ca
         stranger.settimeout(30)
         assert stranger.recv(100) in (b"", b'{"refused": "the token is wrong"}\n')
     monkeypatch.undo()
-    assert query(endpoint, "status")["sessions"] == 0
+    assert endpoint.query("status")["sessions"] == 0
     assert capfd.readouterr().err == ""
 
 
@@ -68,7 +67,7 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, ca
 def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
     start()
     with pytest.raises(DaemonError, match="settings"):
-        call(endpoint, {"want": "session", "settings": settings})
+        endpoint.call({"want": "session", "settings": settings})
 
 
 def test_a_daemon_that_the_user_started_stays_until_one_of_another_version_is_started(start, endpoint):

@@ -17,11 +17,11 @@ from scripted_server import open_engine
 
 from dg_lsp import cli
 from dg_lsp.cli import loading, servers
-from dg_lsp.daemon import client, server
+from dg_lsp.daemon import endpoint, server
 
 if __name__ == "__main__":
     loading.open_engine = open_engine
     servers.DAEMON = (sys.executable, __file__, sys.argv[1], "daemon", "run")
-    client.SECONDS = float(os.environ.get("DG_TEST_SECONDS", client.SECONDS))
+    endpoint.SECONDS = float(os.environ.get("DG_TEST_SECONDS", endpoint.SECONDS))
     server.Daemon = partial(server.Daemon, idle_seconds=float(os.environ.get("DG_TEST_IDLE", "600")))
     sys.exit(cli.run(sys.argv[2:]))

@@ -11,7 +11,6 @@ import pytest
 from shared_daemon import is_gone, kill, wait_until
 
 from dg_lsp import __version__
-from dg_lsp.daemon.client import query
 from dg_lsp.daemon.endpoint import Endpoint
 
 BOTH = pytest.mark.parametrize("shared", ["socket", "tcp"], indirect=True)
@@ -104,7 +103,7 @@ def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
     after = shared.edit("echo", use="auto").begin()
     assert text_in(after) == "\n"
     pids = [endpoint.read().pid for endpoint in (old, shared.endpoint)]
-    assert [query(endpoint, "status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
+    assert [endpoint.query("status")["version"] for endpoint in (old, shared.endpoint)] == [OLD, __version__]
     assert sorted(shared.daemons()) == sorted(pids)
     assert text_in(before) == "typed\n"
     assert f"other versions running  {OLD}" in shared.dg_lsp("daemon", "status").stdout

@@ -7,7 +7,7 @@ import pytest
 
 from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
-from dg_lsp.server.explanation import explain
+from dg_lsp.server.status import explain
 from dg_lsp.settings import CompletionSettings
 
 ENGINE = SimpleNamespace(spec=SimpleNamespace(name="m"))
