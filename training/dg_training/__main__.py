@@ -1,5 +1,6 @@
 """Command line of the training: `python -m dg_training COMMAND`."""
 
+import gzip
 import json
 import sys
 from collections.abc import Mapping
@@ -87,19 +88,22 @@ def write_test_cases(
 
     Their lengths are limited in tokens of dg-mini, so that they are the same for every model.
     """
+    from dg_lsp.bench.dataset import write_cases
     from dg_lsp.gguf import read_header
     from dg_lsp.models.registry import BUNDLED
-    from dg_training.cases import NUM_CASES, NUM_OTHER_CASES, PYTHON, draw_cases, write_cases
+    from dg_lsp.system import replacement
+    from dg_training.cases import draw_cases
     from dg_training.store import read_texts
     from dg_training.tokenizer import read_vocabulary
 
     bundled = BUNDLED[0].path
     assert bundled is not None
     tokenizer = read_vocabulary(read_header(bundled)).tokenizer()
-    num_cases = NUM_CASES if language == PYTHON else NUM_OTHER_CASES
     files = read_texts(root / "val.jsonl.xz")
-    cases = draw_cases(files, lambda text: tokenizer.encode(text).ids, case_set, num_cases, language=language)
-    write_cases(out, cases)
+    cases = draw_cases(files, lambda text: tokenizer.encode(text).ids, case_set, language=language)
+    with replacement(out) as new:
+        write_cases(cases, new)
+        new.write_bytes(gzip.compress(new.read_bytes(), mtime=0))
     print(f"{out}: {len(cases)} test cases, {out.stat().st_size / 2**20:.1f} MiB")
 
 
@@ -120,8 +124,8 @@ def adapt(
     device: Device = "",
 ) -> None:
     """Teach a pretrained causal model to fill in the middle and to denoise a canvas, and export it."""
-    from dg_training.adapt import AdaptOptions
     from dg_training.adapt import adapt as run_adapt
+    from dg_training.train import AdaptOptions
 
     options = AdaptOptions(
         minutes=minutes,
@@ -173,7 +177,7 @@ def run(
 ) -> None:
     """Unpack and train; the state of the run stays in the work folder, exports go to `out`."""
     from dg_training import gpu_day
-    from dg_training.adapt import AdaptOptions
+    from dg_training.train import AdaptOptions
 
     options = AdaptOptions(
         minutes=minutes,
@@ -183,9 +187,10 @@ def run(
         file_type=file_type,
         device=_device(device),
         checkpoint_minutes=every,
+        is_continued=go_on,
     )
     parcel = gpu_day.Parcel(out, int(size * gpu_day.MIB), int(most * gpu_day.MIB))
-    gpu_day.run(root, packed or [], parcel, options, part_minutes=part, start=start, is_continued=go_on)
+    gpu_day.run(root, packed or [], parcel, options, part_minutes=part, start=start)
 
 
 @gpu_day.command()

@@ -4,15 +4,12 @@ Two sets share no line: `report` for published results, `tune` for thresholds.
 """
 
 import ast
-import gzip
 import io
 import itertools
-import json
 import random
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from enum import StrEnum
-from pathlib import Path
 
 from tree_sitter import Parser
 
@@ -56,9 +53,9 @@ class CodeLines:
         self.lines = file.text.split("\n")
         self.starts = list(itertools.accumulate((len(line) + 1 for line in self.lines), initial=0))
         self.ends: dict[int, int] = {}  # last line of the longest statement that starts in a line
-        language = language_id_of(file.path)
-        if language != PYTHON:
-            self.prose = set(_comments_and_texts(file.text, language))
+        self.language = language_id_of(file.path)
+        if self.language != PYTHON:
+            self.prose = set(_comments_and_texts(file.text, self.language))
             return
         tree = ast.parse(file.text)
         for node in ast.walk(tree):
@@ -110,7 +107,8 @@ class CodeLines:
         text = self.file.text
         path = f"{self.file.package}/{self.file.path}"
         name = f"{kind}/{path}:{first + 1}:{column}"
-        return TestCase(name, kind, text[:start], text[end:], text[start:end], path=path), range(first, last + 1)
+        case = TestCase(name, kind, text[:start], text[end:], text[start:end], path=path, language=self.language)
+        return case, range(first, last + 1)
 
 
 def _prose(text: str, tree: ast.Module) -> Iterator[int]:
@@ -146,16 +144,18 @@ def draw_cases(
     files: Iterable[CorpusFile],
     encode: Callable[[str], Sized],
     case_set: str = "report",
-    num_cases: Mapping[CaseKind, int] = NUM_CASES,
-    seed: int = 1,
+    num_cases: Mapping[CaseKind, int] | None = None,
     language: str = PYTHON,
 ) -> list[TestCase]:
     """The test cases of one set, always the same ones. `tune` is drawn after `report`, from the lines that are left.
 
+    `num_cases` of each kind are 500, 300 and 200 in Python, and 300 of each kind of one line in other languages.
+
     Raises:
         InputFileError: the files do not hold that many test cases.
     """
-    rng = random.Random(seed)
+    rng = random.Random(1)
+    num_cases = num_cases or (NUM_CASES if language == PYTHON else NUM_OTHER_CASES)
     wanted = FAMILIES.get(language, (language,))
     codes = [code for file in files if language_id_of(file.path) in wanted and (code := _parse(file))]
     positions = [(code, line) for code in codes for line in range(FIRST_LINE, len(code.lines) - 1)]
@@ -187,11 +187,3 @@ def _parse(file: CorpusFile) -> CodeLines | None:
         return CodeLines(file)
     except (SyntaxError, tokenize.TokenError):  # of a later Python
         return None
-
-
-def write_cases(path: Path, cases: Iterable[TestCase]) -> None:
-    """One JSON object a line, gzip, without tests. The same cases give the same bytes."""
-    names = {"task_id": "id", "prompt": "prefix", "suffix": "suffix", "canonical_solution": "reference"}
-    names |= {"kind": "kind", "path": "path"}
-    rows = ({"test": "", "entry_point": "", **{key: getattr(case, names[key]) for key in names}} for case in cases)
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
 
+from dg_lsp.system import replacement
 from dg_training.filters import (
     DECLARATIONS,
     PYTHON,
@@ -39,7 +40,7 @@ from dg_training.packages import (
     registry_of,
     standard_library,
 )
-from dg_training.store import SPLITS, CorpusFile, replacing, write_texts
+from dg_training.store import SPLITS, CorpusFile, write_texts
 
 MAX_PACKAGE_CHARS = 10_000_000
 MAX_LANGUAGE_CHARS = {"typescript": 18_000_000, "declarations": 2_000_000, "javascript": 20_000_000}
@@ -200,7 +201,7 @@ def prepare(root: Path, *, packages: Path = PACKAGES, num_processes: int = 0) ->
     counts: Counter[str] = Counter()
     splits = build_splits(allowed, held_out, counts, num_processes)
     for split, files in splits.items():
-        with replacing(root / f"{split}.jsonl.xz") as path:
+        with replacement(root / f"{split}.jsonl.xz") as path:
             write_texts(path, files)
     manifest = {
         "sources": [source for split, files in splits.items() for source in _manifest_rows(split, files, allowed)],

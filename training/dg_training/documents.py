@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
+from dg_lsp.bench.metrics import grouped
 from dg_lsp.canvas.layout import unit_start
 from dg_lsp.context.languages import language_id_of
 from dg_training.store import CorpusFile
@@ -132,10 +133,7 @@ class _Shelf:
 
 def by_language(files: Sequence[CorpusFile]) -> dict[str, list[CorpusFile]]:
     """The files of each language, by LSP language id."""
-    groups: dict[str, list[CorpusFile]] = {}
-    for file in files:
-        groups.setdefault(language_id_of(file.path, file.text[:100]), []).append(file)
-    return groups
+    return grouped(files, lambda file: language_id_of(file.path, file.text[:100]))
 
 
 def language_shares(groups: Mapping[str, Sequence[CorpusFile]]) -> dict[str, float]:

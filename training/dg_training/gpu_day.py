@@ -12,19 +12,17 @@ import shutil
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from dg_lsp.errors import InputFileError
-from dg_training.adapt import Adaptation, AdaptOptions
-from dg_training.export import training_progress
-from dg_training.store import replacing
-from dg_training.train import Trainer
+from dg_lsp.system import replacement
+from dg_training.adapt import Adaptation, checkpoint_path
+from dg_training.train import AdaptOptions, Trainer
 
 MIB = 2**20
 MANIFEST = "manifest.json"
@@ -34,7 +32,6 @@ ARCHIVE = "run.tar"
 EXPORTS = "exports"
 LOG = "log.jsonl"
 NAME = "gpu"
-SENT = "sent"  # a file beside an export: the slices that have come home
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
 
 
@@ -52,19 +49,18 @@ class RunLog:
 
     def __init__(self, kept: Path, out: Path) -> None:
         self._started = time.monotonic()
+        self._kept = kept
+        self._out = out
         kept.parent.mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
-        self._paths = (kept, out / LOG)
-        if kept.exists():
-            shutil.copyfile(kept, out / LOG)
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
-        text = json.dumps({"at": round(time.monotonic() - self._started, 1), **line})
+        text = json.dumps({"at": round(self.seconds, 1), **line})
         print(text, flush=True)
-        for path in self._paths:
-            with path.open("a") as out:
-                out.write(text + "\n")
+        with self._kept.open("a") as file:
+            file.write(text + "\n")
+        shutil.copyfile(self._kept, self._out / LOG)
 
     @property
     def seconds(self) -> float:
@@ -80,24 +76,29 @@ def run(
     *,
     part_minutes: float,
     start: Path | None = None,
-    is_continued: bool = False,
 ) -> None:
     """One command: takes slices of the packed run, trains for `part_minutes`, and sends what is missing of the newest
     export.
 
     With a checkpoint in `root` the run goes on from that. Otherwise it begins with the model file `start`, or else with
-    that of the packed run; `is_continued` takes over the file's place in the planned time too. Without minutes nothing
-    is trained.
+    that of the packed run. Without minutes nothing is trained.
 
     Raises:
         InputFileError: there is no corpus, or no whole model file to start with.
         ModelError: the model file is damaged or not supported.
     """
     log = RunLog(root / LOG, parcel.out)
-    log({"do": "start", "host": platform.node(), "device": _device_name(options.device), "torch": torch.__version__})
+    is_gpu = options.device.startswith("cuda")
+    device = torch.cuda.get_device_name(options.device) if is_gpu else f"{platform.machine()} CPU"
+    log({"do": "start", "host": platform.node(), "device": device, "torch": torch.__version__})
     log({"do": "unpacked", "is_whole": unpack(packed, root)})
     if part_minutes:
-        trainer, adaptation = _prepared(root, start or root / START, options, log, is_continued=is_continued)
+        start = start or root / START
+        has_state = checkpoint_path(root, NAME).exists()
+        adaptation = Adaptation(start, root, NAME, replace(options, is_resumed=has_state))
+        trainer = adaptation.trainer()
+        place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
+        log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
 
         def export() -> None:
             began = log.seconds
@@ -113,65 +114,42 @@ def run(
     log({"do": "sent", "missing": send(root, parcel)})
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{platform.machine()} CPU"
-
-
-def _prepared(
-    root: Path, start: Path, options: AdaptOptions, log: RunLog, *, is_continued: bool
-) -> tuple[Trainer, Adaptation]:
-    adaptation = Adaptation(start, root, NAME, options)
-    trainer = adaptation.trainer()
-    if has_state := trainer.path.exists():
-        trainer.resume()
-    elif is_continued:
-        trainer.progress = training_progress(start)
-    place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
-    log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
-    return trainer, adaptation
-
-
 def _export(root: Path, adaptation: Adaptation, trainer: Trainer, slice_bytes: int) -> Path:
     """Write the averaged weights in slices into a new folder on the disk of the run; older ones are removed."""
     path = root / f"{NAME}.gguf"
     adaptation.export(path, trainer.average, trainer.progress)
     older = _exports(root)
     folder = root / EXPORTS / f"{trainer.progress.step:07}"
-    folder.parent.mkdir(exist_ok=True)
     if folder not in older:
-        split_file(path, folder, slice_bytes, asdict(trainer.progress))
+        split_file(path.name, path.read_bytes(), folder, slice_bytes, asdict(trainer.progress))
         for old in older:
             shutil.rmtree(old)
     return folder
 
 
 def _exports(root: Path) -> list[Path]:
-    return sorted(folder for folder in (root / EXPORTS).glob("*") if folder.is_dir() and folder.suffix != ".partial")
+    return sorted((root / EXPORTS).glob("[0-9]*"))
 
 
 def send(root: Path, parcel: Parcel) -> int:
-    """Copy into the parcel what has not come home of the newest export, as far as there is room.
+    """Move slices of the newest export into the parcel, as far as there is room.
 
-    Returns the number of slices that are still missing. Older exports in the parcel are removed.
+    Returns the number of slices that are left. Older exports in the parcel are removed.
     """
     if not (folders := _exports(root)):
         return 0
     newest = folders[-1]
     target = parcel.out / newest.name
-    record = root / EXPORTS / f"{newest.name}.{SENT}"
     for old in parcel.out.iterdir():
         if old.is_dir() and old != target:
             shutil.rmtree(old)
     target.mkdir(exist_ok=True)
     shutil.copyfile(newest / MANIFEST, target / MANIFEST)
-    sent = record.read_text().split() if record.exists() else []
-    missing = [name for name in json.loads((newest / MANIFEST).read_text())["slices"] if name not in sent]
+    missing = sorted(set(newest.iterdir()) - {newest / MANIFEST})
     room = parcel.total_bytes - sum(path.stat().st_size for path in parcel.out.rglob("*") if path.is_file())
-    while missing and (size := (newest / missing[0]).stat().st_size) <= room:
-        shutil.copyfile(newest / missing[0], target / missing[0])
-        sent.append(missing.pop(0))
+    while missing and (size := missing[0].stat().st_size) <= room:
+        shutil.move(missing.pop(0), target)
         room -= size
-    record.write_text(" ".join(sent))
     return len(missing)
 
 
@@ -192,8 +170,8 @@ def collect(homes: Sequence[Path], path: Path) -> dict[str, Any]:
             errors.append(str(error))
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            partial.write_bytes(content)
+        with replacement(path) as new:
+            new.write_bytes(content)
         return facts
     raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, homes))}")
 
@@ -209,15 +187,14 @@ def pack(root: Path, folder: Path, slice_bytes: int, start: Path | None = None) 
     """
     if missing := [name for name in CORPUS if not (root / name).exists()]:
         raise InputFileError(f"{root} has no {missing[0]}: python -m dg_training data makes it")
-    with TemporaryDirectory() as temporary:
-        archive = Path(temporary) / ARCHIVE
-        with tarfile.open(archive, "w") as tar:
-            for name in CORPUS:
-                tar.add(root / name, name)
-            if start is not None:
-                tar.add(start, START)
-        shutil.rmtree(folder, ignore_errors=True)
-        split_file(archive, folder, slice_bytes, {})
+    archive = BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in CORPUS:
+            tar.add(root / name, name)
+        if start is not None:
+            tar.add(start, START)
+    shutil.rmtree(folder, ignore_errors=True)
+    split_file(ARCHIVE, archive.getvalue(), folder, slice_bytes, {})
 
 
 def unpack(folders: Sequence[Path], root: Path) -> bool:
@@ -242,22 +219,20 @@ def unpack(folders: Sequence[Path], root: Path) -> bool:
     return all((root / name).exists() for name in CORPUS)
 
 
-def split_file(path: Path, folder: Path, slice_bytes: int, facts: Mapping[str, Any]) -> None:
-    """Writes a file as slices `PATH.01`, ... and a manifest with its checksum into a new `folder`.
+def split_file(name: str, content: bytes, folder: Path, slice_bytes: int, facts: Mapping[str, Any]) -> None:
+    """Writes a file as slices `NAME.01`, ... and a manifest with its checksum into a new `folder`.
 
     The folder appears at once: a command that is cut off leaves a whole one or none.
     """
-    content = path.read_bytes()
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     slices = [content[at : at + slice_bytes] for at in range(0, len(content), slice_bytes)]
-    names = [f"{path.name}.{number:02}" for number in range(1, len(slices) + 1)]
-    for name, part in zip(names, slices, strict=True):
-        (partial / name).write_bytes(part)
-    manifest = {**facts, "name": path.name, "slices": names, "sha256": hashlib.sha256(content).hexdigest()}
-    (partial / MANIFEST).write_text(json.dumps(manifest) + "\n")
-    partial.rename(folder)
+    names = [f"{name}.{number:02}" for number in range(1, len(slices) + 1)]
+    manifest = {**facts, "name": name, "slices": names, "sha256": hashlib.sha256(content).hexdigest()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacement(folder) as new:
+        new.mkdir()
+        for slice_name, part in zip(names, slices, strict=True):
+            (new / slice_name).write_bytes(part)
+        (new / MANIFEST).write_text(json.dumps(manifest) + "\n")
 
 
 def join_file(folders: Sequence[Path]) -> tuple[dict[str, Any], bytes]:

@@ -1,14 +1,14 @@
 """The loss: next-token prediction on clean tokens plus denoising of canvases."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dg_training.network import DiffusionNetwork, block_mask, dense_mask
-from dg_training.rows import CANVAS_FIELDS, RowConfig, TrainingBatch, open_stream
+from dg_training.rows import CANVAS_FIELDS, RowSource, TrainingBatch
 from dg_training.tokenizer import MASK
 
 FULL, LEFT, RANDOM = range(3)
@@ -65,11 +65,24 @@ class Losses:
         weight = torch.where(self.masked_is_fill, FILL_WEIGHT, 1.0 + LEFTMOST_WEIGHT * 0.5**self.masked_rank)
         return next_loss + (self.masked * weight).sum() / weight.sum().clamp(min=1.0)
 
-    def summary(self) -> Tensor:
-        """Mean next-token, middle, content and fill losses (4,), NaN where a batch has none; stays on the device."""
-        content, fill = self.masked[~self.masked_is_fill], self.masked[self.masked_is_fill]
-        parts = (self.next, self.next[self.next_in_middle], content, fill)
-        return torch.stack([part.detach().float().mean() for part in parts])
+    def by_target(self) -> dict[str, Tensor]:
+        """The losses of each kind of target, without gradients; they stay on the device."""
+        content = self.masked_in_middle & ~self.masked_is_fill
+        parts = {
+            "next_token_context": self.next[~self.next_in_middle],
+            "next_token_middle": self.next[self.next_in_middle],
+            "masked_text": self.masked[~self.masked_in_middle],
+            "masked_middle": self.masked[content],
+            "masked_middle_leftmost": self.masked[content & (self.masked_rank == 0)],
+            "fill": self.masked[self.masked_is_fill],
+        }
+        return {name: losses.detach().float() for name, losses in parts.items()}
+
+
+def mean_losses(batches: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Mean nats by kind of target, for those that occur in the batches."""
+    joined = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+    return {name: round(losses.mean().item(), 4) for name, losses in joined.items() if len(losses)}
 
 
 def to_tensors(batch: TrainingBatch, device: torch.device) -> dict[str, Tensor]:
@@ -141,34 +154,19 @@ def _shifted(h: Tensor, start: Tensor, canvas_length: int) -> Tensor:
     return torch.cat([before[:, :, None], canvases[:, :, :-1]], 2).view(rows, num_canvases * canvas_length, width)
 
 
-def validation_batches(root: Path, config: RowConfig, device: torch.device, num: int) -> list[dict[str, Tensor]]:
+def validation_batches(source: RowSource, device: torch.device, num: int) -> list[dict[str, Tensor]]:
     """Batches of the validation split, always the same."""
-    stream = open_stream(root, "val", config, VALIDATION_SEED)
+    stream = source.stream("val", VALIDATION_SEED)
     return [to_tensors(stream.batch(), device) for _ in range(num)]
 
 
 def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Mean losses in nats by kind of target, for those that occur. The masks are always the same.
+    """Mean losses in nats by kind of target. The masks are always the same.
 
     On a GPU gradients stay on: without them every block would be compiled a second time, which takes longer than a
     validation.
     """
     device = batches[0]["tokens"].device
     generator = torch.Generator(device).manual_seed(VALIDATION_SEED)
-    losses_by_kind: dict[str, list[Tensor]] = {}
-    for batch in batches:
-        with torch.autocast(device.type, torch.bfloat16), torch.set_grad_enabled(objective.is_cuda):
-            x = objective.losses(batch, generator)
-        content = x.masked_in_middle & ~x.masked_is_fill
-        parts = {
-            "next_token_context": x.next[~x.next_in_middle],
-            "next_token_middle": x.next[x.next_in_middle],
-            "masked_text": x.masked[~x.masked_in_middle],
-            "masked_middle": x.masked[content],
-            "masked_middle_leftmost": x.masked[content & (x.masked_rank == 0)],
-            "fill": x.masked[x.masked_is_fill],
-        }
-        for name, loss in parts.items():
-            losses_by_kind.setdefault(name, []).append(loss.detach().float())
-    joined = {name: torch.cat(parts) for name, parts in losses_by_kind.items()}
-    return {name: round(losses.mean().item(), 4) for name, losses in joined.items() if len(losses)}
+    with torch.autocast(device.type, torch.bfloat16), torch.set_grad_enabled(objective.is_cuda):
+        return mean_losses([objective.losses(batch, generator).by_target() for batch in batches])

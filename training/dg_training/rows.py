@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dg_training.documents import DocumentStream, TrainingDocument
 from dg_training.store import read_texts
-from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT, load_tokenizer
+from dg_training.tokenizer import END_OF_MIDDLE, END_OF_TEXT
 
 Int = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
@@ -167,44 +168,44 @@ class BatchStream:
         return int(self.rng.integers(canvas_length // 2, canvas_length)) if is_short else canvas_length
 
 
-def open_stream(root: Path, split: str, config: RowConfig, seed: int) -> BatchStream:
-    """A stream over a split that `data` prepared, in the tokens of `root`."""
-    files = read_texts(root / f"{split}.jsonl.xz")
-    tokenizer = load_tokenizer(root / "tokenizer.json")
-    shape = (config.max_prompt, config.max_middle, seed, config.start_ids)
-    return BatchStream(DocumentStream(files, tokenizer, *shape), config)
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """The corpus that `data` prepared in the folder `root`, in the tokens of a model."""
+
+    root: Path
+    tokenizer: Tokenizer
+    config: RowConfig
+
+    def stream(self, split: str, seed: int) -> BatchStream:
+        """The batches of a split."""
+        config = self.config
+        files = read_texts(self.root / f"{split}.jsonl.xz")
+        shape = (config.max_prompt, config.max_middle, seed, config.start_ids)
+        return BatchStream(DocumentStream(files, self.tokenizer, *shape), config)
+
+    def training_batches(self, seed: int, num_processes: int) -> Generator[TrainingBatch]:
+        """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
+        yield from DataLoader(
+            _TrainingBatches(self, seed),
+            batch_size=None,
+            num_workers=num_processes,
+            prefetch_factor=BATCHES_AHEAD if num_processes else None,
+            multiprocessing_context="spawn" if num_processes else None,
+        )
 
 
 class _TrainingBatches(IterableDataset[TrainingBatch]):
     """The endless batches of each loader process."""
 
-    def __init__(self, root: Path, config: RowConfig, seed: int) -> None:
+    def __init__(self, source: RowSource, seed: int) -> None:
         super().__init__()
-        self.root = root
-        self.config = config
+        self.source = source
         self.seed = seed
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         worker = get_worker_info()
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        stream = open_stream(self.root, "train", self.config, self.seed + (worker.id if worker else 0))
+        stream = self.source.stream("train", self.seed + (worker.id if worker else 0))
         while True:
             yield stream.batch()
-
-
-def training_batches(root: Path, config: RowConfig, seed: int, num_processes: int) -> Generator[TrainingBatch]:
-    """Training batches from loader processes in a fixed order. Without processes they are made in this one."""
-    yield from DataLoader(
-        _TrainingBatches(root, config, seed),
-        batch_size=None,
-        num_workers=num_processes,
-        collate_fn=_unchanged,
-        prefetch_factor=BATCHES_AHEAD if num_processes else None,
-        multiprocessing_context="spawn" if num_processes else None,
-    )
-
-
-def _unchanged(item: Any) -> Any:
-    """Keeps numpy arrays, which a DataLoader would convert."""
-    return item

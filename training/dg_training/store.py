@@ -2,8 +2,6 @@
 
 import json
 import lzma
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,14 +20,6 @@ class CorpusFile:
     package: str
     path: str
     text: str
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; the file there becomes `path` at the end, so that `path` is whole at any time."""
-    partial = path.with_name(path.name + ".partial")
-    yield partial
-    partial.replace(path)
 
 
 def read_texts(path: Path) -> list[CorpusFile]:

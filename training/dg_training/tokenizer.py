@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import gguf
@@ -18,8 +17,8 @@ import numpy.typing as npt
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from dg_lsp.canvas.fim import FIM_FAMILIES
-from dg_lsp.errors import InputFileError, ModelUnsupportedError
-from dg_lsp.gguf import GGUFHeader
+from dg_lsp.errors import ModelUnsupportedError
+from dg_lsp.gguf import GGUFHeader, Value, flag, int32s, text, texts, uint32
 
 Kind = gguf.TokenType
 END_OF_TEXT, MASK, PREFIX, SUFFIX, MIDDLE, END_OF_MIDDLE = range(6)
@@ -27,14 +26,6 @@ _NAMES = ("endoftext", "mask", "prefix", "suffix", "middle", "eom", "file", "exp
 SPECIAL_TOKENS = tuple(f"<|{name}|>" for name in (*_NAMES, *(f"reserved_{i}" for i in range(9, 16))))
 BANNED_IDS = tuple(i for i in range(len(SPECIAL_TOKENS)) if i != END_OF_MIDDLE)
 """Special tokens that a completion never contains; END_OF_MIDDLE ends it."""
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json file; InputFileError if it does not exist."""
-    if not path.exists():
-        raise InputFileError(f"no such file: {path}; `adapt` writes it")
-    return Tokenizer.from_file(str(path))
-
 
 BYTE_LEVEL = "gpt2"
 """Value of `tokenizer.ggml.model`."""
@@ -65,34 +56,31 @@ class Vocabulary:
 
     def tokenizer(self) -> Tokenizer:
         """The same tokens as from llama.cpp."""
-        plain = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] == Kind.NORMAL}
-        added = {i: token for i, token in enumerate(self.tokens) if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
-        whole = plain | {token: i for i, token in added.items()}
-        tokenizer = Tokenizer(models.BPE(whole, list(self.merges)))
+        used = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
+        ids = {token: i for i, token in enumerate(self.tokens) if self.kinds[i] in used}
+        tokenizer = Tokenizer(models.BPE(ids, list(self.merges)))
         splits = [pre_tokenizers.Split(Regex(regex), behavior="isolated") for regex in PRE_TOKENIZERS[self.pre]]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
         tokenizer.decoder = decoders.ByteLevel()
-        for i, token in sorted(added.items()):
-            is_special = self.kinds[i] == Kind.CONTROL
-            entry = AddedToken(token, normalized=False, special=is_special)
-            (tokenizer.add_special_tokens if is_special else tokenizer.add_tokens)([entry])
+        for token, i in ids.items():
+            if self.kinds[i] != Kind.NORMAL:
+                tokenizer.add_tokens([AddedToken(token, normalized=False, special=self.kinds[i] == Kind.CONTROL)])
         return tokenizer
 
-    def write(self, writer: gguf.GGUFWriter) -> None:
-        """The keys of the tokenizer, those of llama-server's /infill included. Only for a pruned vocabulary."""
-        writer.add_tokenizer_model(BYTE_LEVEL)
-        writer.add_tokenizer_pre(self.pre)
-        writer.add_token_list(self.tokens)
-        writer.add_token_types(self.kinds)
-        writer.add_token_merges([" ".join(merge) for merge in self.merges])
-        writer.add_bos_token_id(END_OF_TEXT)
-        writer.add_eos_token_id(END_OF_TEXT)
-        writer.add_eot_token_id(END_OF_MIDDLE)
-        writer.add_mask_token_id(MASK)
-        writer.add_add_bos_token(self.start_id is not None)
-        for key, token in {"pre": PREFIX, "suf": SUFFIX, "mid": MIDDLE}.items():
-            writer.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
+    def values(self) -> dict[str, Value]:
+        """The metadata of the tokenizer, with the keys of llama-server's /infill. Only for a pruned vocabulary."""
+        ids = {"bos": END_OF_TEXT, "eos": END_OF_TEXT, "eot": END_OF_MIDDLE, "mask": MASK}
+        ids |= {"fim_pre": PREFIX, "fim_suf": SUFFIX, "fim_mid": MIDDLE}
+        return {
+            "tokenizer.ggml.model": text(BYTE_LEVEL),
+            "tokenizer.ggml.pre": text(self.pre),
+            "tokenizer.ggml.tokens": texts(self.tokens),
+            "tokenizer.ggml.token_type": int32s(self.kinds),
+            "tokenizer.ggml.merges": texts([" ".join(merge) for merge in self.merges]),
+            "tokenizer.ggml.add_bos_token": flag(self.start_id is not None),
+            **{f"tokenizer.ggml.{name}_token_id": uint32(token) for name, token in ids.items()},
+        }
 
 
 def read_vocabulary(header: GGUFHeader) -> Vocabulary:
@@ -134,10 +122,10 @@ class PrunedVocabulary:
         return rows
 
 
-def count_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
+def count_tokens(tokenizer: Tokenizer, documents: Iterable[str]) -> Counter[int]:
     """How often each token occurs."""
     counts: Counter[int] = Counter()
-    for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False):
+    for encoding in tokenizer.encode_batch_fast(list(documents), add_special_tokens=False):
         counts.update(encoding.ids)
     return counts
 

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo
 from torch import Tensor, nn
 
-from dg_training.export import TrainingProgress
+from dg_lsp.system import replacement
 from dg_training.iq4_nl import RoundedWeights, round_matrices
 from dg_training.network import DiffusionNetwork, NetworkConfig
-from dg_training.objective import Objective, to_tensors, validate, validation_batches, without_canvases
-from dg_training.rows import RowConfig, training_batches
-from dg_training.store import replacing
+from dg_training.objective import Objective, mean_losses, to_tensors, validate, validation_batches, without_canvases
+from dg_training.pretrained import TrainingProgress
+from dg_training.rows import RowConfig, RowSource
 
 VALIDATION_TOKENS = 16_384  # so that a validation takes less than 3 % of the time between two checkpoints
 REPORT_STEPS = 20
-LOSS_NAMES = ("next_token", "middle", "content", "fill")  # of a report
 Show = Callable[[dict[str, Any]], None]
 MAX_GRAPHS = 64  # of a block, which is compiled for every canvas length
 WARMUP_STEPS = 20
@@ -35,27 +35,34 @@ WEIGHT_DECAY = 0.01  # of matrices
 MAX_GRADIENT = 1.0
 EMA_DECAY = 0.99
 SEED = 1
+GPU_LOADERS = 8  # processes that make batches: one tokenizes slower than a GPU trains
 
 
 @dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """What differs between runs."""
+class AdaptOptions:
+    """How a model is adapted."""
 
-    rows: RowConfig
-    learning_rate: float
-    minutes: float  # planned
-    checkpoint_minutes: float
+    minutes: float = 60.0  # planned
+    max_steps: int | None = None  # 0: prune and export only
+    num_tokens: int = 32_768  # of the pruned vocabulary
+    learning_rate: float = 2e-4
     is_causal: bool = False  # no canvases; otherwise half of the steps have canvases, which double the cost of a step
-    has_rounded_weights: bool = False  # trained for a file in IQ4_NL
-    loader_processes: int = 0
+    name: str = ""  # of the file; default: the checkpoint's
+    licence: str = ""  # instead of the one that the checkpoint states
+    file_type: str = "Q8_0"  # IQ4_NL: trained for it
+    device: str = "cpu"
+    checkpoint_minutes: float = 15.0
+    is_resumed: bool = False  # from the state of the run
+    is_continued: bool = False  # the checkpoint is of this run, and so is its place in the planned time
+    rows: RowConfig | None = None
 
 
 def build_optimizer(network: nn.Module, rate: float) -> torch.optim.AdamW:
-    """AdamW on the weights that are trained; embedding and norms do not decay."""
-    named = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
-    matrices = [p for name, p in named if p.ndim == 2 and "embd" not in name]
-    rest = [p for name, p in named if p.ndim != 2 or "embd" in name]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}]
+    """AdamW; embedding and norms do not decay."""
+    named = list(network.named_parameters())
+    matrices = [weight for name, weight in named if weight.ndim == 2 and "embd" not in name]
+    others = [weight for name, weight in named if weight.ndim != 2 or "embd" in name]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=True)
 
 
@@ -69,16 +76,18 @@ def learning_rate(largest: float, step: int, share: float) -> float:
 class Trainer:
     """A network with its optimizer, data and noise."""
 
-    def __init__(self, root: Path, config: TrainConfig, network: DiffusionNetwork, *, device: str = "cpu") -> None:
+    def __init__(self, path: Path, source: RowSource, options: AdaptOptions, network: DiffusionNetwork) -> None:
+        """Prepares a run whose checkpoint is `path`."""
         torch.manual_seed(SEED)
         torch.set_float32_matmul_precision("high")
-        self.root = root
-        self.config = config
-        self.device = torch.device(device)
+        self.path = path
+        self.source = source
+        self.options = options
+        self.device = torch.device(options.device)
         self.network = network.to(self.device)
         self.average = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = build_optimizer(self.network, config.learning_rate)
-        self.rounding = RoundedWeights(self.network) if config.has_rounded_weights else None
+        self.optimizer = build_optimizer(self.network, options.learning_rate)
+        self.rounding = RoundedWeights(self.network) if options.file_type == "IQ4_NL" else None
         self.generator = torch.Generator(self.device).manual_seed(SEED)
         self.progress = TrainingProgress()
         if self.device.type == "cuda":  # compiled blocks are no faster on a CPU
@@ -86,12 +95,12 @@ class Trainer:
             for block in self.network.blk:
                 block.compile(dynamic=False)
         self.objective = Objective(self.network)
-        num_validation = max(1, VALIDATION_TOKENS // (config.rows.num_rows * config.rows.num_clean))
-        self.validation = validation_batches(root, config.rows, self.device, num_validation)
-        if config.is_causal:
+        num_validation = max(1, VALIDATION_TOKENS // (source.config.num_rows * source.config.num_clean))
+        self.validation = validation_batches(source, self.device, num_validation)
+        if options.is_causal:
             self.validation = list(map(without_canvases, self.validation))
         self.dtype = fastest_dtype(network.config, self.device)
-        self.recent: list[Tensor] = []
+        self.recent: list[dict[str, Tensor]] = []
         self.is_stopped = False
 
     @contextmanager
@@ -107,33 +116,26 @@ class Trainer:
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    @property
-    def path(self) -> Path:
-        """The checkpoint of the run."""
-        return self.root / "runs" / "adapt.pt"
-
     def resume(self) -> None:
         """Continue from the checkpoint. A file with other content than tensors, numbers and texts is refused."""
         saved = torch.load(self.path, map_location="cpu", weights_only=True)
         self.network.load_state_dict(saved["network"])
         self.average.load_state_dict(saved["average"])
-        [optimizer] = saved["optimizers"]
-        self.optimizer.load_state_dict(optimizer)
+        self.optimizer.load_state_dict(saved["optimizer"])
         self.progress = TrainingProgress(**saved["progress"])
-        self.generator.set_state(saved["streams"][0])
+        self.generator.set_state(saved["noise"])
 
     def save(self) -> None:
         """Write all that `resume` needs, in 8 bytes a weight."""
         content = {
             "network": _halved(self.network.state_dict()),
             "average": _halved(self.average.state_dict()),
-            "optimizers": [_halved(self.optimizer.state_dict())],
+            "optimizer": _halved(self.optimizer.state_dict()),
             "progress": asdict(self.progress),
-            "streams": (self.generator.get_state(),),
+            "noise": self.generator.get_state(),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as partial:
-            torch.save(content, partial)
+        with replacement(self.path) as new:
+            torch.save(content, new)
 
     def run(
         self,
@@ -147,27 +149,27 @@ class Trainer:
 
         `on_save` is called after each checkpoint, before the validation: if the time is up, only losses are missing.
         """
-        config = self.config
+        options = self.options
         progress = self.progress
-        planned = config.minutes * 60
+        planned = options.minutes * 60
         before = progress.seconds
         started = time.monotonic()
         until = min(planned, before + minutes * 60) if minutes else planned
         last_step = progress.step + max_steps if max_steps else None
-        next_save = before + config.checkpoint_minutes * 60
+        next_save = before + options.checkpoint_minutes * 60
         reported = before
-        loader = training_batches(self.root, config.rows, SEED * 1000 + progress.step, config.loader_processes)
-        with closing(loader) as batches:
+        num_processes = GPU_LOADERS if self.device.type == "cuda" else 0
+        with closing(self.source.training_batches(SEED * 1000 + progress.step, num_processes)) as batches:
             for batch in batches:
                 progress.seconds = before + time.monotonic() - started
                 if progress.seconds >= until or progress.step == last_step or self.is_stopped:
                     break
                 if progress.seconds >= next_save:
                     self._checkpoint(show, on_save)
-                    next_save = before + time.monotonic() - started + config.checkpoint_minutes * 60
-                rate = learning_rate(config.learning_rate, progress.step, progress.seconds / planned)
+                    next_save = before + time.monotonic() - started + options.checkpoint_minutes * 60
+                rate = learning_rate(options.learning_rate, progress.step, progress.seconds / planned)
                 tensors = to_tensors(batch, self.device)
-                has_canvases = not config.is_causal and progress.step % 2 == 0
+                has_canvases = not options.is_causal and progress.step % 2 == 0
                 self.step(tensors if has_canvases else without_canvases(tensors), rate)
                 progress.step += 1
                 progress.tokens += batch.tokens.size
@@ -189,8 +191,7 @@ class Trainer:
             with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
                 losses = self.objective.losses(batch, self.generator)
             losses.total().backward()
-        pairs = zip(self.network.parameters(), self.average.parameters(), strict=True)
-        weights, averages = map(list, zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True))
+        weights = list(self.network.parameters())
         torch.nn.utils.clip_grad_norm_(weights, MAX_GRADIENT)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
@@ -199,16 +200,16 @@ class Trainer:
         # the average follows faster at the beginning
         decay = min(EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
         with torch.no_grad():
-            torch._foreach_lerp_(averages, weights, 1 - decay)
-        self.recent.append(losses.summary())
+            torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - decay)
+        self.recent.append(losses.by_target())
 
     def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
-        losses = [round(loss, 3) for loss in torch.stack(self.recent).nanmean(0).tolist()]
+        losses = mean_losses(self.recent)
         self.recent.clear()
         speed = round(REPORT_STEPS * num_tokens / seconds)
-        left = round(self.config.minutes * 60 - self.progress.seconds)
+        left = round(self.options.minutes * 60 - self.progress.seconds)
         progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
-        show(progress | dict(zip(LOSS_NAMES, losses, strict=True)) | {"rate": round(rate, 6), "seconds_left": left})
+        show({**progress, **losses, "rate": round(rate, 6), "seconds_left": left})
 
     def _validate(self, show: Show) -> None:
         """Losses of the averaged weights, as a file has them."""
@@ -233,12 +234,7 @@ def fastest_dtype(config: NetworkConfig, device: torch.device) -> torch.dtype:
     def seconds(dtype: torch.dtype) -> float:
         states = torch.zeros(512, config.width, dtype=dtype)
         weight = torch.zeros(config.hidden, config.width, dtype=dtype)
-        times = []
-        for _ in range(8):
-            started = time.perf_counter()
-            nn.functional.linear(states, weight)
-            times.append(time.perf_counter() - started)
-        return min(times)
+        return min(repeat(lambda: nn.functional.linear(states, weight), number=1, repeat=8))
 
     return min((torch.bfloat16, torch.float32), key=seconds)
 

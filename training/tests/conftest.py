@@ -57,24 +57,25 @@ def sample_files():
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """Texts, their vocabulary, and a `root` with both splits and tokenizer.json; shapes of a network and of batches."""
+    """Texts, their vocabulary, a `root` with both splits, the shape of a network, and batches."""
     from tiny_causal import train_tokenizer, vocabulary_of
 
     from dg_training.network import NetworkConfig
-    from dg_training.rows import RowConfig
+    from dg_training.rows import RowConfig, RowSource
     from dg_training.store import write_texts
     from dg_training.tokenizer import SPECIAL_TOKENS
 
     texts = [toy_source(seed, 20 + 3 * seed) for seed in range(60)]
     tokenizer = train_tokenizer(texts, 512, SPECIAL_TOKENS)
     root = tmp_path_factory.mktemp("training")
-    tokenizer.save(str(root / "tokenizer.json"))
     files = corpus_files(texts)
     write_texts(root / "train.jsonl.xz", files[:50])
     write_texts(root / "val.jsonl.xz", files[50:])
+    rows = RowConfig(2, 256, 128, max_middle=32, canvas_lengths=(8, 16), canvas_shares=(0.5, 0.5))
     return SimpleNamespace(
         texts=texts,
         tokenizer=tokenizer,
+        rows=RowSource(root, tokenizer, rows),
         vocabulary=vocabulary_of(tokenizer, len(SPECIAL_TOKENS)),
         root=root,
         network=NetworkConfig(
@@ -90,20 +91,4 @@ def toy(tmp_path_factory):
             architecture="qwen3",
             is_tied=True,
         ),
-        rows=RowConfig(
-            num_rows=2,
-            num_clean=256,
-            num_noisy=128,
-            max_middle=32,
-            canvas_lengths=(8, 16),
-            canvas_shares=(0.5, 0.5),
-        ),
     )
-
-
-@pytest.fixture
-def work_folder(toy, tmp_path):
-    """A folder for one test's runs, over the toy corpus."""
-    for name in ("tokenizer.json", "train.jsonl.xz", "val.jsonl.xz"):
-        (tmp_path / name).symlink_to(toy.root / name)
-    return tmp_path

@@ -24,7 +24,7 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.settings import CompletionSettings, ModelSettings
 from dg_training import adapt as adaptation
 from dg_training import train
-from dg_training.adapt import AdaptOptions, adapt
+from dg_training.adapt import adapt
 from dg_training.network import dense_mask
 from dg_training.pretrained import dequantized, read_pretrained
 from dg_training.rows import RowConfig
@@ -39,6 +39,7 @@ from dg_training.tokenizer import (
     count_tokens,
     prune,
 )
+from dg_training.train import AdaptOptions
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
 ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
@@ -183,10 +184,10 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
     path = toy_root / f"{source.architecture}-trained.gguf"
     options = adaptation.replace(OPTIONS, max_steps=20)
     adapt(source.path, toy_root, path, options, reports.append)
-    first, last = (next(r for r in group if "content" in r) for group in (reports, reports[::-1]))
+    first, last = (next(r for r in group if "rate" in r) for group in (reports, reports[::-1]))
     assert (first["step"], last["step"]) == (5, 20)
-    assert last["content"] < first["content"]
-    assert last["next_token"] < first["next_token"]
+    assert last["masked_text"] < first["masked_text"]
+    assert last["next_token_context"] < first["next_token_context"]
     assert {"next_token_middle", "masked_middle", "fill", "masked_middle_leftmost"} <= set(reports[-1])
     model = LlamaModel(path, CPU)
     spec = describe(model.metadata, model.vocab_size, path.stem)

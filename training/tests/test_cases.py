@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dg_lsp.errors import InputFileError
 from dg_training import cases
 from dg_training.__main__ import app
-from dg_training.cases import CASE_SETS, CaseKind, draw_cases, write_cases
+from dg_training.cases import CASE_SETS, CaseKind, draw_cases
 from dg_training.store import CorpusFile, write_texts
 
 NUM_CASES = {CaseKind.LINE_END: 50, CaseKind.WHOLE_LINE: 30, CaseKind.BLOCK: 20}
@@ -45,19 +45,6 @@ def test_a_reference_is_code_up_to_the_end_of_a_line_and_no_line_is_in_two(drawn
     assert len(lines) == len(set(lines))
 
 
-def test_files_have_the_format_of_humaneval_infilling(drawn_sets, files, tmp_path):
-    for name in ("a.jsonl.gz", "b.jsonl.gz"):
-        write_cases(tmp_path / name, drawn_sets["tune"])
-    assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
-    rows = [json.loads(line) for line in gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).splitlines()]
-    assert len({row["task_id"] for row in rows}) == len(rows) == 100
-    texts = {f"{file.package}/{file.path}": file.text for file in files}
-    for row in rows:
-        assert row["prompt"] + row["canonical_solution"] + row["suffix"] == texts[row["path"]]
-        assert row["test"] == row["entry_point"] == ""
-        assert row["kind"] in {"line-end", "whole-line", "block"}
-
-
 def test_files_that_do_not_parse_are_skipped_and_too_few_cases_are_an_error(files):
     broken = CorpusFile("p", "b.py", "def f(:\n" * 50)
     assert draw_cases([broken, *files], str.split, num_cases=NUM_CASES)
@@ -65,10 +52,14 @@ def test_files_that_do_not_parse_are_skipped_and_too_few_cases_are_an_error(file
         draw_cases(files[:1], str.split, num_cases={**NUM_CASES, CaseKind.BLOCK: 5000})
 
 
-def test_the_command_writes_cases_of_the_validation_split(work_folder, sample_files):
-    (work_folder / "val.jsonl.xz").unlink()
-    write_texts(work_folder / "val.jsonl.xz", sample_files)
-    done = CliRunner().invoke(
-        app, ["test-cases", "--root", str(work_folder), "--out", str(work_folder / "cases.jsonl.gz")]
-    )
+def test_the_command_writes_cases_of_the_validation_split(sample_files, tmp_path):
+    write_texts(tmp_path / "val.jsonl.xz", sample_files)
+    texts = {f"{file.package}/{file.path}": file.text for file in sample_files}
+    out = tmp_path / "cases.jsonl.gz"
+    done = CliRunner().invoke(app, ["test-cases", "--root", str(tmp_path), "--out", str(out)])
     assert "1000 test cases" in done.output
+    rows = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
+    assert len({row["task_id"] for row in rows}) == len(rows) == 1000
+    for row in rows:
+        assert row["prompt"] + row["canonical_solution"] + row["suffix"] == texts[row["path"]]
+        assert row["kind"] in set(CaseKind)

@@ -6,15 +6,16 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tiny_causal import shape_values
 
 from dg_lsp.backends.llamacpp.model import LlamaModel
-from dg_lsp.gguf import read_header
+from dg_lsp.gguf import read_header, text
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 from dg_training import tokenizer as vocabulary
-from dg_training.export import ExportMetadata, TrainingProgress, training_progress, write_model
+from dg_training.export import write_model
 from dg_training.network import DiffusionNetwork
-from dg_training.pretrained import Origin, dequantized
+from dg_training.pretrained import LICENCE, Pretrained, TrainingProgress, dequantized, read_pretrained
 
 PROGRESS = TrainingProgress(step=7, tokens=1234567, seconds=2.5)
 
@@ -26,16 +27,9 @@ def network(toy):
 
 
 def write(path, toy, network, file_type="F32"):
-    metadata = ExportMetadata(
-        name="tiny",
-        description="a tiny network",
-        origin=Origin("source", "apache-2.0"),
-        canvas_lengths=(16, 8),
-        max_prompt_tokens=319,
-        progress=PROGRESS,
-        context_length=512,
-    )
-    write_model(path, network, toy.vocabulary, metadata, file_type)
+    values = {**shape_values(toy.network, 512), LICENCE: text("apache-2.0")}
+    source = Pretrained(None, "source", toy.network, toy.vocabulary, values, TrainingProgress())
+    write_model(path, network, toy.vocabulary, source, toy.rows.config, PROGRESS, name="tiny", file_type=file_type)
     return path
 
 
@@ -45,7 +39,7 @@ def test_the_product_reads_the_metadata(toy, network, tmp_path):
         spec = describe(model.metadata, model.vocab_size, "tiny")
         metadata = model.metadata
     assert spec.canvas_lengths == (8, 16)
-    assert spec.max_prompt_tokens == 319
+    assert spec.max_prompt_tokens == 223
     assert spec.end_ids == (vocabulary.END_OF_MIDDLE,)
     assert spec.banned_ids == vocabulary.BANNED_IDS
     assert spec.has_causal_head
@@ -57,7 +51,7 @@ def test_the_product_reads_the_metadata(toy, network, tmp_path):
     names = {"fim_pre": vocabulary.PREFIX, "fim_suf": vocabulary.SUFFIX, "fim_mid": vocabulary.MIDDLE}
     names |= {"mask": vocabulary.MASK, "eot": vocabulary.END_OF_MIDDLE}  # llama-server's keys
     assert {name: int(metadata[f"tokenizer.ggml.{name}_token_id"]) for name in names} == names
-    assert training_progress(path) == PROGRESS
+    assert read_pretrained(path).progress == PROGRESS
 
 
 @pytest.mark.parametrize(("file_type", "tolerance"), [("F32", 0.0), ("F16", 1e-3), ("Q8_0", 0.02), ("IQ4_NL", 0.2)])

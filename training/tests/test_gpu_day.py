@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import dg_training.__main__ as command_line
 from dg_lsp.errors import InputFileError
 from dg_training import gpu_day, train
-from dg_training.adapt import AdaptOptions, adapt
-from dg_training.export import training_progress
+from dg_training.adapt import adapt
+from dg_training.pretrained import read_pretrained
 from dg_training.rows import RowConfig
 from dg_training.store import read_texts
+from dg_training.train import AdaptOptions
 
 MIB = 2**20
 ROOT = Path(__file__).parents[1]
@@ -49,13 +50,12 @@ def test_without_a_corpus_nothing_is_packed(tmp_path):
 
 
 def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
-    path = tmp_path / "a.gguf"
-    path.write_bytes(bytes(range(256)) * 40)
-    gpu_day.split_file(path, tmp_path / "export-1", 4000, {"steps": 7})
+    whole = bytes(range(256)) * 40
+    gpu_day.split_file("a.gguf", whole, tmp_path / "export-1", 4000, {"steps": 7})
     slices = sorted((tmp_path / "export-1").glob("a.gguf.*"))
     assert [part.stat().st_size for part in slices] == [4000, 4000, 2240]
     facts, content = gpu_day.join_file([tmp_path / "export-1"])
-    assert (facts["steps"], content) == (7, path.read_bytes())
+    assert (facts["steps"], content) == (7, whole)
     slices[1].write_bytes(b"x" * 4000)
     with pytest.raises(InputFileError, match="damaged"):
         gpu_day.join_file([tmp_path / "export-1"])
@@ -122,8 +122,8 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeyp
     assert max(path.stat().st_size for path in homes[2].rglob("*.gguf.*")) <= 0.1 * MIB
 
     invoke("gpu-day", "collect", *homes[1:3], "--out", home)
-    step = training_progress(home).step
-    assert step == training_progress(there / "gpu.gguf").step >= begun["step"]
+    step = read_pretrained(home).progress.step
+    assert step == read_pretrained(there / "gpu.gguf").progress.step >= begun["step"]
     source = tmp_path / "a.py"
     source.write_text("total = 1\nprint()\n")
     fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(home)]
@@ -134,13 +134,12 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeyp
     # a new machine goes on from the file that came home
     monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
     new, parcel = tmp_path / "new", gpu_day.Parcel(homes[3], MIB)
-    options = replace(OPTIONS, checkpoint_minutes=0.01)
-    given = {"part_minutes": 0.02, "start": home, "is_continued": True}
-    gpu_day.run(new, [tmp_path / "packed"], parcel, options, **given)
+    options = replace(OPTIONS, checkpoint_minutes=0.01, is_continued=True)
+    gpu_day.run(new, [tmp_path / "packed"], parcel, options, part_minutes=0.02, start=home)
     lines = [json.loads(line) for line in (homes[3] / "log.jsonl").read_text().splitlines()]
     begun = next(line for line in lines if line.get("do") == "train")
     assert (begun["from"], begun["step"]) == (str(home), step)
-    assert training_progress(new / "gpu.gguf").step > step
+    assert read_pretrained(new / "gpu.gguf").progress.step > step
 
 
 def test_a_missing_dependency_is_named_in_one_line(monkeypatch, capsys):

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from dg_training.network import attend, block_mask, dense_mask
 from dg_training.objective import to_tensors
-from dg_training.rows import open_stream
 
 HEADS, GROUPS, WIDTH = 4, 2, 16
 
@@ -33,8 +32,8 @@ def naive_mask(b):
 @pytest.mark.parametrize("make_mask", [dense_mask, block_mask])
 @torch.no_grad()
 def test_attention_follows_the_rule(toy, make_mask):
-    rows = replace(toy.rows, num_rows=4, num_clean=640, max_middle=128)  # documents of several tiles
-    b = to_tensors(open_stream(toy.root, "train", rows, 3).batch(), torch.device("cpu"))
+    config = replace(toy.rows.config, num_rows=4, num_clean=640, max_middle=128)  # documents of several tiles
+    b = to_tensors(replace(toy.rows, config=config).stream("train", 3).batch(), torch.device("cpu"))
     b["length"][0, 1] = b["start"][0, 1] = b["context_start"][0, 1] = 0  # an empty canvas
     generator = torch.Generator().manual_seed(0)
     n = b["tokens"].shape[1] + b["target"][0].numel()

@@ -28,7 +28,7 @@ def test_masks_are_at_used_positions_and_noise_kinds_have_their_shares():
 
 @pytest.fixture(scope="module")
 def batch(toy):
-    return objective.validation_batches(toy.root, toy.rows, torch.device("cpu"), 1)[0]
+    return objective.validation_batches(toy.rows, torch.device("cpu"), 1)[0]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dg_training.documents import DocumentStream
-from dg_training.rows import BatchStream, RowConfig, open_stream, training_batches
+from dg_training.rows import BatchStream, RowConfig
 from dg_training.tokenizer import END_OF_MIDDLE
 
 from .conftest import corpus_files, toy_source
@@ -39,12 +39,12 @@ def test_the_length_of_a_prompt_does_not_predict_the_length_of_its_middle(toy):
 
 @pytest.fixture(scope="module")
 def batches(toy):
-    stream = open_stream(toy.root, "train", toy.rows, seed=4)
+    stream = toy.rows.stream("train", seed=4)
     return [stream.batch() for _ in range(30)]
 
 
 def test_documents_are_packed_side_by_side_with_their_own_positions(batches, toy):
-    config = toy.rows
+    config = toy.rows.config
     assert {batch.target.shape[2] for batch in batches} == set(config.canvas_lengths)
     for batch in batches:
         assert batch.tokens.shape == (config.num_rows, config.num_clean)
@@ -95,7 +95,7 @@ def test_canvases_cover_a_middle_from_its_start(batches):
 
 
 def test_a_document_that_does_not_fit_waits_for_the_next_row(toy):
-    stream, seen = open_stream(toy.root, "train", toy.rows, seed=2), []
+    stream, seen = toy.rows.stream("train", seed=2), []
     made = [stream.documents.infill_document() for _ in range(200)]
     stream.waiting.extend(made)
     for _ in range(8):
@@ -110,7 +110,7 @@ def test_a_document_that_does_not_fit_waits_for_the_next_row(toy):
 @pytest.mark.parametrize("num_processes", [0, 2])
 def test_batches_are_the_same_for_the_same_seed(toy, num_processes):
     def first_tokens(seed):
-        with closing(training_batches(toy.root, toy.rows, seed, num_processes)) as batches:
+        with closing(toy.rows.training_batches(seed, num_processes)) as batches:
             return [next(batches).tokens.tolist() for _ in range(3)]
 
     tokens = first_tokens(1)

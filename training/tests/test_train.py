@@ -8,18 +8,18 @@ import torch
 
 from dg_training import train
 from dg_training.network import DiffusionNetwork
-from dg_training.train import TrainConfig, Trainer, learning_rate
+from dg_training.train import AdaptOptions, Trainer, learning_rate
 
 
 @pytest.fixture
-def make_trainer(toy, work_folder, monkeypatch):
+def make_trainer(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "REPORT_STEPS", 1)
     monkeypatch.setattr(train, "VALIDATION_TOKENS", 1024)
-    config = TrainConfig(toy.rows, learning_rate=3e-3, minutes=120, checkpoint_minutes=4)
+    options = AdaptOptions(learning_rate=3e-3, minutes=120, checkpoint_minutes=4)
 
     def make(**changes):
         torch.manual_seed(1)
-        return Trainer(work_folder, replace(config, **changes), DiffusionNetwork(toy.network))
+        return Trainer(tmp_path / "a.pt", toy.rows, replace(options, **changes), DiffusionNetwork(toy.network))
 
     return make
 
@@ -38,7 +38,7 @@ def test_a_resumed_run_continues_weights_optimizer_and_noise(make_trainer):
     progress = second.run(lambda _: None, max_steps=4)
     assert (progress.step, progress.tokens) == (7, 7 * 2 * 256)
     saved = torch.load(first.path, weights_only=True)
-    assert all(state["step"] == 7 for state in saved["optimizers"][0]["state"].values())
+    assert all(state["step"] == 7 for state in saved["optimizer"]["state"].values())
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import json
 import random
 
-import gguf
 import torch
+from gguf import MODEL_ARCH, get_tensor_name_map
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from dg_training.export import add_shape
+from dg_lsp import gguf
 from dg_training.network import NetworkConfig
-from dg_training.pretrained import ROPE_FACTORS, permuted
+from dg_training.pretrained import ROPE_FACTORS, permuted, rotated_heads
 from dg_training.tokenizer import PRE_TOKENIZERS, Kind, Vocabulary
 
 SIZES = {
@@ -65,18 +65,20 @@ def write(path, architecture, texts, licence="apache-2.0"):
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))  # norms that are not ones, logits that are not flat
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_name("Tiny")
-    if licence:
-        writer.add_license(licence)
     start_id = 1 if architecture == "llama" else None
-    _add_vocabulary(writer, vocabulary_of(tokenizer, len(special), pre, start_id))
-    _add_network(writer, model, architecture)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    config = _network_config(model.config, architecture)
+    values = {
+        "general.architecture": gguf.text(architecture),
+        "general.name": gguf.text("Tiny"),
+        **shape_values(config, 512),
+        **vocabulary_of(tokenizer, len(special), pre, start_id).values(),
+        "tokenizer.ggml.bos_token_id": gguf.uint32(1),
+        "tokenizer.ggml.eos_token_id": gguf.uint32(0),
+    }
+    if licence:
+        values["general.license"] = gguf.text(licence)
+    with path.open("wb") as file:
+        gguf.write_gguf(file, values, list(_tensors(model, config)))
     return model, tokenizer
 
 
@@ -88,45 +90,47 @@ def vocabulary_of(tokenizer, num_special, pre="qwen2", start_id=None):
     return Vocabulary(tuple(sorted(ids, key=ids.get)), tuple(kinds), tuple(map(tuple, merges)), pre, start_id, 0)
 
 
-def _add_vocabulary(writer, vocabulary):
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre)
-    writer.add_token_list(vocabulary.tokens)
-    writer.add_token_types(vocabulary.kinds)
-    writer.add_token_merges([" ".join(merge) for merge in vocabulary.merges])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(vocabulary.end_id)
-    writer.add_add_bos_token(vocabulary.start_id is not None)
-
-
-def _add_network(writer, model, architecture):
-    c = model.config
-    rotation = model.model.rotary_emb
-    head_width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    theta = c.rope_parameters["rope_theta"]
-    plain = theta ** -(torch.arange(0, head_width, 2).float() / head_width)
-    factors = plain / rotation.inv_freq
-    config = NetworkConfig(
+def _network_config(c, architecture):
+    return NetworkConfig(
         width=c.hidden_size,
         layers=c.num_hidden_layers,
         heads=c.num_attention_heads,
         kv_heads=c.num_key_value_heads,
         hidden=c.intermediate_size,
-        head_width=head_width,
+        head_width=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
         num_tokens=c.vocab_size,
-        rope_theta=theta,
+        rope_theta=c.rope_parameters["rope_theta"],
         norm_eps=c.rms_norm_eps,
         architecture=architecture,
         is_tied=c.tie_word_embeddings,
     )
-    add_shape(writer, config, c.max_position_embeddings)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], c.num_hidden_layers)
+
+
+def shape_values(config, context_length):
+    """The metadata of a network's shape."""
+    numbers = {
+        "context_length": context_length,
+        "embedding_length": config.width,
+        "block_count": config.layers,
+        "feed_forward_length": config.hidden,
+        "attention.head_count": config.heads,
+        "attention.head_count_kv": config.kv_heads,
+        "attention.key_length": config.head_width,
+        "attention.value_length": config.head_width,
+    }
+    values = {name: gguf.uint32(number) for name, number in numbers.items()}
+    values["attention.layer_norm_rms_epsilon"] = gguf.float32(config.norm_eps)
+    values["rope.freq_base"] = gguf.float32(config.rope_theta)
+    return {f"{config.architecture}.{name}": value for name, value in values.items()}
+
+
+def _tensors(model, config):
+    names = get_tensor_name_map(MODEL_ARCH[config.architecture.upper()], config.layers)
     for hf_name, weight in model.state_dict().items():
-        name = names.get_name(hf_name, (".weight", ".bias"))
-        if hf_name == "lm_head.weight" and config.is_tied:
-            continue
-        is_rotated = architecture == "llama" and ("attn_q" in name or "attn_k" in name)
-        heads = config.heads if "attn_q" in name else config.kv_heads
-        writer.add_tensor(name, permuted(weight.numpy(), heads, to_neox=False) if is_rotated else weight.numpy())
-    if architecture == "llama":
-        writer.add_tensor(ROPE_FACTORS, factors.numpy())
+        if hf_name != "lm_head.weight" or not config.is_tied:
+            name = names.get_name(hf_name, (".weight", ".bias"))
+            heads = rotated_heads(name, config)
+            yield gguf.vector(name, permuted(weight.numpy(), heads, to_neox=False) if heads else weight.numpy())
+    if config.architecture == "llama":
+        plain = config.rope_theta ** -(torch.arange(0, config.head_width, 2).float() / config.head_width)
+        yield gguf.vector(ROPE_FACTORS, (plain / model.model.rotary_emb.inv_freq).numpy())
