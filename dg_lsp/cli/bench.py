@@ -14,7 +14,6 @@ from typer import Argument, Option
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench import replay as simulation
-from dg_lsp.bench.audit import audit_tables
 from dg_lsp.bench.cut import read_sources, useful_cases
 from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases, write_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
@@ -226,7 +225,7 @@ def report(
         records, outcomes, num_bad = read_log(log)
     if not records:
         raise InputFileError(f"{log} has no records: set privacy.audit_log and use dg-lsp for a while")
-    _print_tables(audit_tables(records, num_bad, outcomes))
+    _print_tables(metrics.audit_tables(records, num_bad, outcomes))
     return 0
 
 

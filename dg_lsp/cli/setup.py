@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dg_lsp import system
-from dg_lsp.cli import conversion, loading
+from dg_lsp.cli import loading, models
 from dg_lsp.cli.models import Pull, try_model
 from dg_lsp.cli.options import Json, configure
 from dg_lsp.cli.printing import agrees, note, print_facts, print_json, print_line, print_lines, warn
@@ -131,7 +131,7 @@ def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
 
 def llama_devices(*arguments: str) -> dict[str, Any]:
     """The devices of llama.cpp from a child process. Raises ModelError if it does not run."""
-    listed: dict[str, Any] = json.loads(conversion.run_llama_cpp("device_graph", *arguments).stdout)
+    listed: dict[str, Any] = json.loads(models.run_llama_cpp("device_graph", *arguments).stdout)
     return listed
 
 
@@ -182,7 +182,7 @@ def set_up(
 def make_llama_cpp(gpu: gpus.Gpu) -> None:
     """Compiles a llama.cpp that uses the GPU. A failure is a warning: the processor computes too."""
     try:
-        conversion.make_runtime(backend=gpu.backend)
+        models.make_runtime(backend=gpu.backend)
         kinds = {device["kind"] for device in llama_devices()["devices"]}
         problem = "" if kinds & {"gpu", "igpu"} else "it lists no GPU: check the driver (docs/howto/gpu.md)"
     except (ModelError, UsageError) as error:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dg_lsp.bench.audit import audit_tables
+from dg_lsp.bench.metrics import audit_tables
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, line_of
 from dg_lsp.engine.ttfue import Outcome

@@ -8,7 +8,7 @@ import pytest
 import tiny_diffusiongemma
 
 from dg_lsp import runtime
-from dg_lsp.cli import conversion
+from dg_lsp.cli import models
 from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
@@ -173,7 +173,7 @@ def built(tmp_path, monkeypatch):
     monkeypatch.setattr(build_runtime, "build_overlay", build_overlay)
     monkeypatch.setattr(build_runtime, "compile_wheel", compile_wheel)
     monkeypatch.setattr(build_runtime, "DEFAULT_BACKEND", "metal")
-    monkeypatch.setattr(conversion, "supports_bidirectional", lambda *_: built.is_supported)
+    monkeypatch.setattr(models, "supports_bidirectional", lambda *_: built.is_supported)
     return built
 
 
@@ -206,7 +206,7 @@ def test_nothing_is_built_without_need(dg_lsp, built):
 
 
 def test_the_installed_library_is_tested_in_a_child_process():
-    assert conversion.supports_bidirectional() is False
+    assert models.supports_bidirectional() is False
 
 
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
@@ -214,4 +214,4 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelError, match=r"the changed llama.cpp does not run: .*libllama"):
-        conversion.supports_bidirectional(runtime.VARIABLE, tmp_path)
+        models.supports_bidirectional(runtime.VARIABLE, tmp_path)

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from dg_lsp import system
 from dg_lsp.backends import llamacpp
 from dg_lsp.backends.llamacpp.library import Device
-from dg_lsp.cli import conversion, models
+from dg_lsp.cli import models
 from dg_lsp.cli.models import Pull
 from dg_lsp.engine.request import FillResult
 from dg_lsp.models import registry
@@ -204,7 +204,7 @@ def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, caps
 def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
     built = []
     monkeypatch.setattr(models, "find_runtime", lambda: RuntimeSearch(None))
-    monkeypatch.setattr(conversion, "make_runtime", lambda: built.append("an overlay"))
+    monkeypatch.setattr(models, "make_runtime", lambda: built.append("an overlay"))
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
     known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
     outcome = dg_lsp("models", "pull", "tiny")

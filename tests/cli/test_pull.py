@@ -11,7 +11,7 @@ import pytest
 import tiny_checkpoint
 from huggingface_hub import constants
 
-from dg_lsp.cli import conversion
+from dg_lsp.cli import models
 from dg_lsp.errors import ModelError, ModelUnsupportedError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import packages, registry
@@ -138,7 +138,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         raise ModelUnsupportedError("no")
 
     with monkeypatch.context() as broken:
-        broken.setattr(conversion, "quantize", fail)
+        broken.setattr(models, "quantize", fail)
         assert stages() == (3, ["convert"])
     (folder / ".dg-lsp-killed").mkdir()
     assert stages() == (0, ["convert", "test"])

@@ -9,7 +9,7 @@ import presets
 import pytest
 
 from dg_lsp import system
-from dg_lsp.cli import conversion, setup
+from dg_lsp.cli import models, setup
 from dg_lsp.cli.models import Pull
 from dg_lsp.errors import ModelError
 from dg_lsp.models import gpus, registry
@@ -43,7 +43,7 @@ def card(monkeypatch, machine):
         built.append(backend)
         machine.update(devices=[CPU, USED], gpu=GPU_SPEED)
 
-    monkeypatch.setattr(conversion, "make_runtime", build)
+    monkeypatch.setattr(models, "make_runtime", build)
     return built
 
 
@@ -146,7 +146,7 @@ def test_setup_gets_llama_cpp_for_the_gpu_before_the_model(dg_lsp, card, monkeyp
 
 
 def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp, card, monkeypatch):
-    monkeypatch.setattr(conversion, "make_runtime", lambda **_: None)
+    monkeypatch.setattr(models, "make_runtime", lambda **_: None)
     monkeypatch.setattr(registry, "PRESETS", ())
     outcome = dg_lsp("setup", "--yes")
     assert outcome.code == 0

@@ -14,7 +14,7 @@ from hostile import executed, make_hostile
 from shared_daemon import TIMEOUT
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
-from dg_lsp.cli import conversion
+from dg_lsp.cli import models
 from dg_lsp.gguf import read_header
 from dg_lsp.models import packages
 
@@ -67,7 +67,7 @@ def downloaded(tmp_path, _tiny_repacked):
 
 
 def check_of_the_runtime(_tmp_path, _tiny_repacked):
-    return conversion.supports_bidirectional() in (True, False)
+    return models.supports_bidirectional() in (True, False)
 
 
 def program_of_a_build(_tmp_path, _tiny_repacked):
