@@ -24,8 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dg_lsp.bench.cut import MAX_CHARS, MIN_CHARS, Source, cuts, is_source
-from dg_lsp.bench.dataset import TestCase
+from dg_lsp.bench.dataset import MAX_CHARS, MIN_CHARS, Source, TestCase, cuts, is_source
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.postprocess.validate import Candidate, Rejection, judge

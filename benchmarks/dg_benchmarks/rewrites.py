@@ -32,7 +32,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
-from dg_lsp.postprocess.cpython import Validity, python_validity
+from dg_lsp.postprocess.validate import Validity, python_validity
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 MAX_FILE = 60_000  # characters

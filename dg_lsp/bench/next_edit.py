@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from dg_lsp.engine.next_edit import (
 )
 from dg_lsp.engine.ttfue import quantile, share, summarize_times
 from dg_lsp.errors import InputFileError, RequestError
-from dg_lsp.postprocess.text_edits import shared_ends
+from dg_lsp.postprocess.text_edits import Change, shared_ends
 
 MAX_EDITS = 12
 """Edits of one commit in a file; a file with more was moved or reformatted."""
@@ -47,37 +48,13 @@ MIN_LINE_SIMILARITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class LineEdit:
-    """Lines `[start, end)` of the text before the commit become `text`."""
-
-    start: int
-    end: int
-    text: str
-
-    def after(self, made: Iterable["LineEdit"]) -> "LineEdit":
-        """The edit in the text after other edits."""
-        growth = sum(edit.text.count("\n") - (edit.end - edit.start) for edit in made if edit.start < self.start)
-        return LineEdit(self.start + growth, self.end + growth, self.text)
-
-    def span(self, lines: LineIndex) -> tuple[int, int]:
-        """Offsets of the replaced lines, their line ends included."""
-        start, end = ([*lines.starts, len(lines.text)][min(at, lines.num_lines)] for at in (self.start, self.end))
-        return int(start), int(end)
-
-    def applied(self, lines: LineIndex) -> str:
-        """The text with the edit."""
-        start, end = self.span(lines)
-        return lines.text[:start] + self.text + lines.text[end:]
-
-
-@dataclass(frozen=True, slots=True)
 class FileChange:
     """One file of a commit: its text before, and the edits in the order in which they are made."""
 
     path: str
     language: str
     text: str
-    edits: tuple[LineEdit, ...]
+    edits: tuple[Change, ...]  # of whole lines of this text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +63,28 @@ class NextEditCase:
 
     lines: LineIndex
     history: tuple[Edit, ...]  # newest first; empty after an edit that is too large
-    remaining: tuple[LineEdit, ...]
+    remaining: tuple[Change, ...]
 
     def is_right(self, proposal: Proposal) -> bool:
         """Whether a proposal makes one of the remaining edits; blanks and line ends do not count."""
         words = proposal.applied(self.lines.text).split()
-        return any(edit.applied(self.lines).split() == words for edit in self.remaining)
+        return any(edit.applied(self.lines.text).split() == words for edit in self.remaining)
 
     def changes(self, line: int, change: TokenChange) -> bool:
         """Whether a remaining edit replaces the same tokens in a line."""
         return any(
             (same.old, same.new) == (change.old, change.new)
-            for edit in self.remaining
-            if edit.start <= line < edit.end
-            for same in changes_of(Edit(edit.start, "", self.lines.text[slice(*edit.span(self.lines))], edit.text, ""))
+            for edit in self.edits_at(line)
+            for same in changes_of(Edit(line, "", self.lines.text[edit.start : edit.end], edit.text, ""))
         )
 
-    def edits_in_place(self, proposal: Proposal) -> list[LineEdit]:
+    def edits_at(self, line: int) -> list[Change]:
+        """The remaining edits that change a line."""
+        return [edit for edit in self.remaining if edit.start <= self.lines.starts[line] < edit.end]
+
+    def edits_in_place(self, proposal: Proposal) -> list[Change]:
         """The remaining edits that change the line of a proposal."""
-        line = self.lines.line_at(proposal.start)
-        return [edit for edit in self.remaining if edit.start <= line < edit.end]
+        return self.edits_at(self.lines.line_at(proposal.start))
 
     def kept_text(self, proposal: Proposal) -> float:
         """The similarity of the changed line, from 0 to 1, with the lines of a remaining edit in its place."""
@@ -141,17 +120,21 @@ def cases_of(change: FileChange) -> Iterator[NextEditCase]:
     history = EditHistory()
     for num in range(1, len(change.edits)):
         made = change.edits[:num]
-        lines = typed(history, lines, made[-1].after(made[:-1]))
+        lines = typed(history, lines, moved(made[-1], made[:-1]))
         edits = tuple(history.edits(lines, 0.0))
-        yield NextEditCase(lines, edits, tuple(edit.after(made) for edit in change.edits[num:]))
+        yield NextEditCase(lines, edits, tuple(moved(edit, made) for edit in change.edits[num:]))
 
 
-def typed(history: EditHistory, lines: LineIndex, edit: LineEdit) -> LineIndex:
+def moved(edit: Change, made: Iterable[Change]) -> Change:
+    """The edit in the text after other edits of the same text."""
+    growth = sum(len(other.text) - (other.end - other.start) for other in made if other.start < edit.start)
+    return Change(edit.start + growth, edit.end + growth, edit.text)
+
+
+def typed(history: EditHistory, lines: LineIndex, edit: Change) -> LineIndex:
     """The lines after an edit: what it replaces is selected, and its text is typed key by key."""
-    start, end = edit.span(lines)
-    old = lines.text[start:end]
-    head, tail = shared_ends(old, edit.text)
-    start, end = start + head, end - tail
+    head, tail = shared_ends(lines.text[edit.start : edit.end], edit.text)
+    start, end = edit.start + head, edit.end - tail
     for key in edit.text[head : len(edit.text) - tail] or [""]:
         history.change(lines, start, end, key, 0.0)
         lines = lines.replaced(start, end, key)
@@ -193,13 +176,14 @@ def _file_change(repository: Path, commit: str, path: str, language: str) -> Fil
     if len(old_lines) > MAX_LINES:
         return None
     edits = tuple(_line_edits(old_lines, new_lines))
-    is_large = any(max(edit.end - edit.start, edit.text.count("\n")) > MAX_EDIT_LINES for edit in edits)
-    if not 2 <= len(edits) <= MAX_EDITS or is_large:
+    sizes = [part.count("\n") for edit in edits for part in (old[edit.start : edit.end], edit.text)]
+    if not 2 <= len(edits) <= MAX_EDITS or max(sizes) > MAX_EDIT_LINES:
         return None
     return FileChange(path, language, old, edits)
 
 
-def _line_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[LineEdit]:
+def _line_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
+    starts = [0, *accumulate(map(len, old))]
     for kind, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
@@ -208,9 +192,9 @@ def _line_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[LineEdit]:
             SequenceMatcher(None, before, after).ratio() > MIN_LINE_SIMILARITY for before, after in pairs
         )
         if is_by_line:
-            yield from (LineEdit(start + n, start + n + 1, after) for n, (_, after) in enumerate(pairs))
+            yield from (Change(starts[n], starts[n + 1], after) for n, (_, after) in enumerate(pairs, start))
         else:
-            yield LineEdit(start, end, "".join(new[new_start:new_end]))
+            yield Change(starts[start], starts[end], "".join(new[new_start:new_end]))
 
 
 @dataclass(frozen=True, slots=True)

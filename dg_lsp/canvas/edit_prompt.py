@@ -18,7 +18,7 @@ from cattrs import Converter
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import LINE_END, LineIndex
 from dg_lsp.context.edit_history import LINES_AROUND, Edit
-from dg_lsp.context.snippets import Snippet
+from dg_lsp.context.window import Snippet
 from dg_lsp.errors import RequestError
 
 BYTES_PER_TOKEN = 3  # a low estimate, so that a prompt is never longer than its model allows

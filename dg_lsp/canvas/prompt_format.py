@@ -20,8 +20,7 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, 
 from dg_lsp.canvas.spec import FimTemplate, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
-from dg_lsp.context.snippets import Snippet, SnippetSource
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, prompt_at
+from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, Snippet, SnippetSource, prompt_at
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SUFFIX_SHARE = 0.3

@@ -14,8 +14,7 @@ from typer import Argument, Option
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench import replay as simulation
-from dg_lsp.bench.cut import read_sources, useful_cases
-from dg_lsp.bench.dataset import TestCase, read_cases, sample_cases, write_cases
+from dg_lsp.bench.dataset import TestCase, read_cases, read_sources, sample_cases, useful_cases, write_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.bench.runner import (

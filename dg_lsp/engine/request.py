@@ -13,7 +13,7 @@ from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.gaps import Gap
-from dg_lsp.context.snippets import NO_SNIPPETS, Snippets
+from dg_lsp.context.window import NO_SNIPPETS, Snippets
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite
 from dg_lsp.settings import NO_OPTIONS, CompletionSettings, SamplerOptions
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dg_lsp.context.exclusion import mask_secrets
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.request import Replacement
 from dg_lsp.errors import PassingTestError, SandboxError, UsageError
 from dg_lsp.sandbox import CommandResult, Sandbox

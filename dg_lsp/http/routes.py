@@ -16,7 +16,7 @@ from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
 from dg_lsp.context.document import LineIndex, TextStyle
 from dg_lsp.context.edit_history import Edit, EditHistory
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
-from dg_lsp.context.snippets import Snippet, SnippetSource
+from dg_lsp.context.window import Snippet, SnippetSource
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import ready_engine

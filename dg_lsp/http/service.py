@@ -25,8 +25,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.eligibility import Eligibility
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
-from dg_lsp.context.snippets import MAX_CHARS, NO_SNIPPETS, Snippet, Snippets
-from dg_lsp.context.window import PATH_PARTS
+from dg_lsp.context.window import MAX_CHARS, NO_SNIPPETS, PATH_PARTS, Snippet, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult, propose
 from dg_lsp.engine.engine import Engine

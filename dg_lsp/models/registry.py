@@ -6,7 +6,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ class Family:
 
     name: str
     architecture: str  # `general.architecture` of its GGUF files
-    sampling: Sampling
     end_ids: tuple[int, ...]
     sources: tuple[str, ...]
+    sampling: Sampling = field(default_factory=UniformSampling)
     prompt_format: PromptFormat = PromptFormat.INFILL
     canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)  # recommended, ascending: the models accept any length
     gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
@@ -50,18 +50,14 @@ class Family:
 
 _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps": 64, "order": UnmaskOrder.CONFIDENT}
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
-_MASK_KEYS = tuple(field.name for field in fields(MaskSampling) if field.name != "order")
 
 
 def _family(entry: Mapping[str, Any]) -> Family:
-    mask_settings = {key: entry[key] for key in _MASK_KEYS if key in entry}
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key not in _MASK_KEYS
-    }
-    values["sampling"] = MaskSampling(**{**_MASKED, **mask_settings}) if mask_settings else UniformSampling()
-    if "block_length" in entry:
-        values["canvas_lengths"] = (entry["block_length"],)
-    values["prompt_format"] = PromptFormat(entry.get("prompt_format", PromptFormat.INFILL))
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    if "sampling" in entry:
+        values["sampling"] = MaskSampling(**{**_MASKED, **entry["sampling"]})
+    if "prompt_format" in entry:
+        values["prompt_format"] = PromptFormat(entry["prompt_format"])
     return Family(**values)
 
 

@@ -3,7 +3,7 @@
 A fill is kept where it adds no error; where the text around it has errors of its own, the fill's brackets and quotes
 decide. The text that is parsed is an excerpt from definition to definition, in which blocks are opened and closed: only
 a valid text shows what a fill breaks. Not checked: indentation, names, and errors that a grammar accepts (Python's
-accepts `print x`), see `cpython`.
+accepts `print x`), see `keep_parsing`.
 """
 
 import re

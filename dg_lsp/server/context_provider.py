@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
-from dg_lsp.context.snippets import (
+from dg_lsp.context.window import (
     MAX_CHARS,
     MAX_LINE,
     NO_SNIPPETS,
@@ -20,11 +20,11 @@ from dg_lsp.context.snippets import (
     SnippetSource,
     Words,
     most_similar,
+    shown_path,
     similarity,
     windows_of,
     words_of,
 )
-from dg_lsp.context.window import shown_path
 from dg_lsp.server.documents import Document, DocumentStore
 
 NEAR_CHARS = 1600

@@ -6,9 +6,10 @@ import subprocess
 import pytest
 
 from dg_lsp.bench import next_edit
-from dg_lsp.bench.next_edit import FileChange, LineEdit, Outcome, cases_of, cut_history, measure, summary, table
+from dg_lsp.bench.next_edit import FileChange, Outcome, cases_of, cut_history, measure, summary, table
 from dg_lsp.cli import run
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
+from dg_lsp.postprocess.text_edits import Change
 
 BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
 AFTER = "import a\n\nx = read(1)\ny = 2\nz = read(3)\nprint(x, z)\n"
@@ -32,7 +33,7 @@ def repository(tmp_path):
 
 def test_edits_are_typed_key_by_key_into_a_history_that_merges_them():
     """The first two edits are in the same line for a user, because no line end is between them."""
-    edits = (LineEdit(0, 1, "aa = 1\n"), LineEdit(1, 1, "new\nline\n"), LineEdit(2, 3, "cc = 3\n"), LineEdit(3, 4, ""))
+    edits = (Change(0, 6, "aa = 1\n"), Change(6, 6, "new\nline\n"), Change(12, 18, "cc = 3\n"), Change(18, 24, ""))
     first, second, third = cases_of(FileChange("a.py", "python", "a = 1\nb = 2\nc = 3\nd = 4\n", edits))
     assert [(edit.old, edit.new) for edit in first.history] == [("a = 1\n", "aa = 1\n")]
     assert second.lines.text == "aa = 1\nnew\nline\nb = 2\nc = 3\nd = 4\n"
@@ -40,16 +41,16 @@ def test_edits_are_typed_key_by_key_into_a_history_that_merges_them():
         (1, "b = 2\n", "new\nline\nb = 2\n"),
         (0, "a = 1\n", "aa = 1\n"),
     ]
-    assert second.remaining == (LineEdit(4, 5, "cc = 3\n"), LineEdit(5, 6, ""))
+    assert second.remaining == (Change(22, 28, "cc = 3\n"), Change(28, 34, ""))
     assert third.history[0].new == "cc = 3\n"
-    assert third.remaining[0].applied(third.lines) == "aa = 1\nnew\nline\nb = 2\ncc = 3\n"
+    assert third.remaining[0].applied(third.lines.text) == "aa = 1\nnew\nline\nb = 2\ncc = 3\n"
     block = second.lines.text.index("new")
     for text, is_right in (("new\nline\n", True), ("new\n", False)):
         assert first.is_right(Proposal(block, block, text, 1.0)) == is_right
 
 
 def test_an_edit_that_is_too_large_leaves_a_case_without_a_history():
-    edits = (LineEdit(0, 1, ""), LineEdit(1, 2, "b\n"))
+    edits = (Change(0, 5001, ""), Change(5001, 5003, "b\n"))
     [case] = cases_of(FileChange("a.py", "python", "a" * 5000 + "\nc\n", edits))
     assert case.history == ()
     assert not measure(case, "python").is_shown

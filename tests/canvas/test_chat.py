@@ -9,8 +9,7 @@ from dg_lsp.canvas.chat import Role, Turn, chat_layout, split_thought
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, layout_of, rewrite_layout
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.context.window import Prompt, shown_path
+from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource, shown_path
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SPEC = replace(

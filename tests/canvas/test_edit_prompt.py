@@ -17,7 +17,7 @@ from dg_lsp.canvas.edit_prompt import (
 )
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
-from dg_lsp.context.snippets import Snippet, SnippetSource
+from dg_lsp.context.window import Snippet, SnippetSource
 from dg_lsp.errors import RequestError
 
 PUBLISHED = Path(__file__).parent / "edit_prompts"

@@ -9,8 +9,7 @@ from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID,
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.context.window import Prompt
+from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 TOKENIZER = ByteTokenizer()

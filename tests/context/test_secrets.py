@@ -9,7 +9,7 @@ from re import _parser as parser
 import pytest
 
 from dg_lsp.context.exclusion import MASK, _secrets, mask_secrets
-from dg_lsp.context.snippets import MAX_LINE, windows_of
+from dg_lsp.context.window import MAX_LINE, windows_of
 
 RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
 NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.window import Prompt, prompt_at
+from dg_lsp.context.window import STRIDE, WINDOW, Prompt, prompt_at, windows_of
 from dg_lsp.errors import UsageError
 
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
@@ -109,3 +109,12 @@ def test_a_giant_line_costs_no_more_than_the_budget(giant_line):
     prompt = prompt_at(Snapshot("u", giant_line), 2_500_100, prefix_chars=1000, suffix_chars=400)
     assert (prompt.prefix, prompt.suffix) == ("x" * 900, "x" * 400)
     assert giant_line.num_read < 40_000
+
+
+def test_windows_overlap_and_cover_the_text():
+    lines = [f"line{number}" for number in range(100)]
+    windows = windows_of("\n".join(lines))
+    assert [window.lines[0] for window in windows[:3]] == ["line0", f"line{STRIDE}", f"line{2 * STRIDE}"]
+    assert all(len(window.lines) <= WINDOW for window in windows)
+    assert {line for window in windows for line in window.lines} == set(lines)
+    assert len(windows_of("")) == 1

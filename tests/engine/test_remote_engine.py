@@ -9,7 +9,7 @@ from dg_lsp.backends.remote.dialects import DIALECTS, RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest

@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import checked_request, instruction_note, with_instruction

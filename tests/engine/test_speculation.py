@@ -10,7 +10,7 @@ from gates import LONG, TIMEOUT, Gate, Slow, ask, is_idle, wait_until
 from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import FimOrder, PromptFormat
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dg_lsp.context.snippets import SnippetSource
+from dg_lsp.context.window import SnippetSource
 from dg_lsp.engine import verification
 from dg_lsp.engine.request import Replacement
 from dg_lsp.engine.verification import Verification, last_failure, message_of

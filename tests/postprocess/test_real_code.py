@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.bench.cut import Source, cuts
+from dg_lsp.bench.dataset import Source, cuts
 from dg_lsp.postprocess.validate import Rejection
 
 SAMPLES = sorted(Path(__file__).with_name("real_code").glob("*.txt"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.postprocess.cpython import unbound_names
+from dg_lsp.postprocess.validate import unbound_names
 
 BOUND = {
     "builtin and module": "import os as system\nprint(len(system.sep), __name__, __file__)",

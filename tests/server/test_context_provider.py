@@ -2,7 +2,7 @@
 
 import pytest
 
-from dg_lsp.context.snippets import MAX_LINE, NO_SNIPPETS, SnippetSource
+from dg_lsp.context.window import MAX_LINE, NO_SNIPPETS, SnippetSource
 from dg_lsp.server.context_provider import MAX_EDITS, NEAR_LINES, READY_LINES
 from dg_lsp.settings import PrivacySettings
 

@@ -13,8 +13,7 @@ from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.canvas.prompt_format import layout_of, takes_snippets
 from dg_lsp.canvas.spec import PromptCut, PromptFormat
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.context.window import Prompt
+from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
 from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.settings import ModelSettings

@@ -12,7 +12,7 @@ from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.snippets import NO_SNIPPETS, Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import NO_SNIPPETS, Snippet, Snippets, SnippetSource
 from dg_lsp.diffusion.denoiser import is_whole
 from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine

@@ -14,8 +14,7 @@ from dg_lsp.backends.remote.dialects import (
     without_line_start,
 )
 from dg_lsp.canvas.fim import FIM_FAMILIES
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
-from dg_lsp.context.window import Prompt
+from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
 CHAT, INFILL = DIALECTS["chat"], DIALECTS["infill"]

@@ -8,7 +8,7 @@ import pytest
 from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.snippets import Snippet, Snippets, SnippetSource
+from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
