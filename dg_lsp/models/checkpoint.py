@@ -349,23 +349,16 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> dict[str, Value]
         raise InputFileError(
             f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
         ) from error
-    settings = read_json(generation) if generation.is_file() else {}
+    defaults = read_json(generation) if generation.is_file() else {}
     try:
-        return values | _generation_metadata(settings, values, canvas_length, context_length)
+        settings = {field.name: defaults.get(field.name) for field in fields(UniformSampling)}
+        settings["entropy_bound"] = (defaults.get("sampler_config") or {}).get("entropy_bound")
+        sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
+        end_ids = defaults.get("eos_token_id") or ()
+        end_ids = tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
+        return values | diffusion_metadata(sampling, values, canvas_length, context_length, end_ids)
     except DAMAGE as error:
         raise InputFileError(f"{generation} is damaged ({error}): download it again") from error
-
-
-def _generation_metadata(
-    config: Mapping[str, Any], tokenizer: Mapping[str, Value], canvas_length: int, context_length: int
-) -> dict[str, Value]:
-    """See `diffusion_metadata`; `config` is a generation_config.json."""
-    settings = {field.name: config.get(field.name) for field in fields(UniformSampling)}
-    settings["entropy_bound"] = (config.get("sampler_config") or {}).get("entropy_bound")
-    sampling = UniformSampling(**{name: value for name, value in settings.items() if value is not None})
-    end_ids = config.get("eos_token_id") or ()
-    end_ids = tuple(end_ids) if isinstance(end_ids, list | tuple) else (end_ids,)
-    return diffusion_metadata(sampling, tokenizer, canvas_length, context_length, end_ids)
 
 
 def diffusion_metadata(

@@ -5,14 +5,7 @@ import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase, read_cases
-from dg_lsp.bench.runner import (
-    WARM_UP,
-    EngineContender,
-    Machine,
-    RequestOptions,
-    RunHeader,
-    run_cases,
-)
+from dg_lsp.bench.runner import WARM_UP, EngineContender, Machine, RequestOptions, RunHeader, run_cases
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult

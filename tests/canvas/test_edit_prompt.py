@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.backends.scripted import MASK_SPEC
-from dg_lsp.canvas.edit_prompt import (
-    BYTES_PER_TOKEN,
-    EDIT_FORMATS,
-    JOINED_LINES,
-    edit_format_of,
-    edit_prompt,
-)
+from dg_lsp.canvas.edit_prompt import BYTES_PER_TOKEN, EDIT_FORMATS, JOINED_LINES, edit_format_of, edit_prompt
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.window import Snippet, SnippetSource

@@ -3,13 +3,7 @@ import pytest
 from dg_lsp.context.document import Cursor
 from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.brackets import balance
-from dg_lsp.postprocess.text_edits import (
-    align,
-    cut_loops,
-    is_repetitive,
-    to_text,
-    without_surroundings,
-)
+from dg_lsp.postprocess.text_edits import align, cut_loops, is_repetitive, to_text, without_surroundings
 
 PYTHON = language_of("python")
 

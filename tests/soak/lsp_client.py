@@ -13,16 +13,7 @@ import attrs
 from lsprotocol import types
 
 from soak import values
-from soak.documents import (
-    CHANGE,
-    CHANGE_NOTEBOOK,
-    CLOSE,
-    CLOSE_NOTEBOOK,
-    OPEN,
-    OPEN_NOTEBOOK,
-    WorkspaceModel,
-    readable,
-)
+from soak.documents import CHANGE, CHANGE_NOTEBOOK, CLOSE, CLOSE_NOTEBOOK, OPEN, OPEN_NOTEBOOK, WorkspaceModel, readable
 
 PARSE, REQUEST, METHOD, PARAMS, UNINITIALIZED = -32700, -32600, -32601, -32602, -32002
 CANCELLED = -32800

@@ -16,12 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dg_lsp.backends.threads import set_wait_policy
-from dg_lsp.errors import (
-    BackendError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-)
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50

@@ -29,13 +29,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
 from dg_lsp.canvas.layout import TokenIds, concat, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
 from dg_lsp.diffusion.denoiser import checked_ids
-from dg_lsp.errors import (
-    BackendError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-    escaped,
-)
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
@@ -144,9 +138,10 @@ class LlamaModel:
         """All keys of the file except arrays, with the values as strings."""
         description = ctypes.create_string_buffer(256)
         api.llama_model_desc(handle, description, len(description))
-        num_millions = api.llama_model_n_params(handle) / 1e6  # llama.cpp has names for common numbers only
+        num_millions = api.llama_model_n_params(handle) / 1e6  # llama.cpp's names are guesses by the number of layers
         counted = f"{num_millions / 1e3:.1f}B" if num_millions >= 1e3 else f"{num_millions:.1f}M"
-        self.description = escaped(description.value.decode("utf-8", "replace")).replace(" ?B ", f" {counted} ")
+        named = escaped(description.value.decode("utf-8", "replace"))
+        self.description = re.sub(r" (\?B|[0-9.]+[MB]) ", f" {counted} ", named, count=1)
         vocabulary = api.llama_model_get_vocab(handle)
         self.vocab_size = int(api.llama_vocab_n_tokens(vocabulary))
         self.embedding_length = int(api.llama_model_n_embd(handle))

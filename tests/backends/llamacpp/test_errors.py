@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp.library import (
-    context_error,
-    library_error,
-    load_error,
-)
+from dg_lsp.backends.llamacpp.library import context_error, library_error, load_error
 from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
 

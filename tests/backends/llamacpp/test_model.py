@@ -12,12 +12,8 @@ from dg_lsp.backends.llamacpp import LlamaModel, model
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
-from dg_lsp.errors import (
-    BackendError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-)
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.models.registry import BASE, locate
 from dg_lsp.settings import ModelSettings
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
@@ -29,6 +25,7 @@ def test_properties_of_a_model(write_model, tmp_path):
     loaded = LlamaModel(path, CPU)
     assert (loaded.vocab_size, loaded.size_bytes, loaded.on_gpu) == (268, path.stat().st_size, False)
     assert "qwen2" in loaded.description
+    assert "115.6M" in LlamaModel(locate(BASE), CPU).description, "llama.cpp reports 256M"
     assert loaded.metadata["general.name"] == "ä" * 500
     assert loaded.sizes.kv_bytes_per_token == 2 * 2 * 64 * 2
     loaded.close()

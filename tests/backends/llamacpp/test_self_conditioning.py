@@ -6,11 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
-    EmbeddingTable,
-    SelfConditioning,
-    StoredMatrix,
-)
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import EmbeddingTable, SelfConditioning, StoredMatrix
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.gguf import read_header
 

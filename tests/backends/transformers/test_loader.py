@@ -18,13 +18,7 @@ from dg_lsp.backends.transformers.denoiser import check_memory, choose_device
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
 from dg_lsp.cli import run
 from dg_lsp.diffusion.denoiser import DeviceMemory
-from dg_lsp.errors import (
-    BackendError,
-    ModelError,
-    ModelMemoryError,
-    ModelUnsupportedError,
-    SettingsError,
-)
+from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError, SettingsError
 from dg_lsp.models.checkpoint import INDEX, read_checkpoint
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings

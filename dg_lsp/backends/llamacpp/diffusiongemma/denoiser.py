@@ -30,17 +30,7 @@ from dg_lsp.backends.llamacpp.reduction import NEVER, take
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.layout import TokenIds, noise
 from dg_lsp.canvas.spec import ModelSpec, UniformSampling
-from dg_lsp.diffusion.denoiser import (
-    WHOLE_PROMPT,
-    Allowed,
-    Canvases,
-    Floats,
-    Footprint,
-    Lanes,
-    Prediction,
-    Rng,
-    TopK,
-)
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Canvases, Floats, Footprint, Lanes, Prediction, Rng, TopK
 from dg_lsp.diffusion.samplers import Step, temperature
 from dg_lsp.errors import BackendError
 from dg_lsp.settings import ModelSettings
