@@ -44,8 +44,6 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 class Chromium:
-    """One browser with one page."""
-
     def __init__(self, path, folder):
         (theirs_in, ours_out), (ours_in, theirs_out) = (_high(os.pipe()), _high(os.pipe()))
         command = [sys.executable, "-c", LAUNCHER, str(theirs_in), str(theirs_out), path]
@@ -113,18 +111,15 @@ class Chromium:
         return answer["result"].get("value")
 
     def press(self, key, code=0, text=None, *, shift=False, ctrl=False, alt=False):
-        """Presses and releases one key."""
         name = f"Key{key.upper()}" if key.isalpha() and len(key) == 1 else _CODES.get(key, key)
         held = {"key": key, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * shift + 2 * ctrl + alt}
         self.call("Input.dispatchKeyEvent", type="keyDown", **held, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **held)
 
     def screenshot(self, path):
-        """Writes the content of the window into a PNG file."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self):
-        """Ends or kills the browser."""
         self._session = None
         with suppress(OSError):
             self.call("Browser.close")

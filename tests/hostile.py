@@ -40,7 +40,6 @@ def make_hostile(folder, marks, names=NAMES):
 
 
 def executed(marks):
-    """Names of the files that were executed."""
     return sorted(path.name for path in marks.iterdir())
 
 

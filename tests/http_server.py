@@ -137,7 +137,6 @@ def wait_for_disconnect(client):
 
 
 def packed(path, body):
-    """A request as bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     return head.encode("latin-1") + data

@@ -91,7 +91,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(repository, files):
-    """Runs the server until the block ends."""
     server = HubServer(repository, files)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -17,19 +17,15 @@ PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
 
 
 def capabilities(editor):
-    """Those of a real editor."""
     return json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"]
 
 
 def span(line, start, end, last_line=None):
-    """A range, of one line or of several."""
     last = {"line": line if last_line is None else last_line, "character": end}
     return {"start": {"line": line, "character": start}, "end": last}
 
 
 class Client:
-    """One server process and every message that it sent."""
-
     URI = "file:///project/main.py"
     AUTOMATIC, INVOKED = 2, 1
     CANCELLED = -32800
@@ -99,7 +95,6 @@ class Client:
         return [message for message in self.messages if "method" not in message and message.get("id") == msg_id]
 
     def answer(self, msg_id):
-        """Waits for the answer to a request."""
         return self.wait_until(lambda: self.answers(msg_id))[0]
 
     def result(self, msg_id):
@@ -171,13 +166,11 @@ class Client:
         )
 
     def begin(self, text="\n", capabilities=None, folder=None, **options):
-        """Begins a session and opens a document."""
         self.handshake(capabilities, {**PATIENT, **options}, folder)
         self.open(text)
         return self
 
     def type(self, version, line, character, text, uri=URI):
-        """Inserts a text."""
         at = {"line": line, "character": character}
         self.change(version, {"range": {"start": at, "end": at}, "text": text}, uri=uri)
 
@@ -190,7 +183,6 @@ class Client:
         return self.request("textDocument/inlineCompletion", self.completion(line, character, **options))
 
     def texts(self, line, character, **options):
-        """Texts of the completions at a position."""
         return [item["insertText"] for item in self.items(self.complete(line, character, **options))]
 
     def close_document(self, uri=URI):
@@ -204,7 +196,6 @@ class Client:
         return self.request("workspace/executeCommand", {"command": name, "arguments": [{"uri": uri, **argument}]})
 
     def actions(self, where, *diagnostics, uri=URI, **context):
-        """The code actions at a range."""
         params = {"textDocument": {"uri": uri}, "range": where, "context": {"diagnostics": diagnostics, **context}}
         return self.result(self.request("textDocument/codeAction", params))
 

@@ -10,7 +10,6 @@ from dg_lsp.canvas.layout import token_ids
 
 
 def predict(denoiser, *canvases, slot=0, temperature=0.0, seed=7, lanes=(), top_k=None):
-    """One step over some canvases."""
     rng = np.random.default_rng(seed)
     return denoiser.predict(slot, list(map(token_ids, canvases)), temperature, rng, lanes, top_k)
 

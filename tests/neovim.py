@@ -51,7 +51,6 @@ def program(version):
 
 
 def uri_of(message):
-    """The document of a message, or None."""
     params = message.get("params")
     return params.get("textDocument", {}).get("uri") if isinstance(params, dict) else None
 
@@ -152,13 +151,11 @@ class Editor:
         return text
 
     def health(self):
-        """The report of :checkhealth."""
         self.nvim.command("checkhealth dg_lsp")
         return "\n".join(self.lines)
 
     @property
     def status(self):
-        """The text for a status line."""
         return self.lua("return require('dg_lsp').status()")
 
     @property

@@ -24,7 +24,6 @@ def remote_models():
 
 
 def last_answer(model, query, seconds=60.0):
-    """The answer at the end of a stream."""
     answer = RemoteAnswer()
     for answer in model.stream(query, time.monotonic() + seconds):  # noqa: B007
         pass

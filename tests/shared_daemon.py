@@ -27,7 +27,6 @@ def is_gone(pid):
 
 
 def kill(endpoint):
-    """Kills a daemon and waits for its end."""
     pid = wait_until(endpoint.read).pid
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: is_gone(pid))
@@ -66,7 +65,6 @@ class Shared:
         }
 
     def dg_lsp(self, *arguments, scenario="fill"):
-        """Runs a command; returns its outcome."""
         options = {"env": {**os.environ, **self.env}, "cwd": self.launcher.directory, "timeout": TIMEOUT}
         return subprocess.run([*SCRIPTED, scenario, *arguments], capture_output=True, text=True, check=False, **options)
 
@@ -99,7 +97,6 @@ class Shared:
         return pids
 
     def end(self):
-        """Leaves no daemon behind."""
         for pid in self.daemons():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

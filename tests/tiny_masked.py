@@ -21,8 +21,6 @@ ROPE_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Tiny:
-    """The weights of one model."""
-
     architecture: str
     layers: int = 2
     width: int = 64
@@ -67,7 +65,6 @@ TOKENS = (*SPECIALS, *letters(), *("".join(pair) for pair in MERGES))
 
 
 def make(architecture, **sizes):
-    """A model with random weights."""
     tiny = Tiny(architecture, **sizes)
     rng = np.random.default_rng(tiny.seed)
 

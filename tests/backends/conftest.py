@@ -47,7 +47,6 @@ def tiny_path(write_model):
 
 @pytest.fixture
 def opened():
-    """Closes what a test opens."""
     resources = []
 
     def keep(resource):

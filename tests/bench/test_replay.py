@@ -55,7 +55,6 @@ class TickingDenoiser(ScriptedDenoiser):
 
 
 def completer_of(fill, tokens_per_step=64):
-    """An engine completer and its denoiser."""
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
     settings = CompletionSettings(deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
@@ -63,7 +62,6 @@ def completer_of(fill, tokens_per_step=64):
 
 
 def typed(text, fill, *, tokens_per_step=64):
-    """Events and numbers of one session."""
     completer, _ = completer_of(fill, tokens_per_step)
     events = list(Replay([TypingTask("a.py", "python", "", text, "")], TYPING).run(completer))
     return events, summarize_replay(events)

@@ -72,7 +72,14 @@ def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypat
     assert "standard input is not utf-8 (byte 5): convert it first" in dg_lsp("generate").error(2)
 
 
-@pytest.mark.parametrize(("name", "message"), [("dg-maxi", "dg-mini"), ("good.py", "good.py"), (".", "directory")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "dg-mini") for name in ("dg-maxi", "no/such.gguf", "a\0b", "x" * 5000)),
+        ("good.py", "good.py"),
+        (".", "directory"),
+    ],
+)
 def test_an_unknown_or_invalid_model_is_exit_code_3(dg_lsp, folder, name, message):
     assert message in dg_lsp("fill", "good.py:1", "--model", name).error(3)
 

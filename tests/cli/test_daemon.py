@@ -21,7 +21,6 @@ def endpoint():
 
 @pytest.fixture
 def running(script, monkeypatch, endpoint):
-    """A daemon in this process."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     with serving(endpoint, loading.open_engine):
         yield

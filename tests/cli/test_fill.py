@@ -25,7 +25,6 @@ def source(tmp_path):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Files of the folder with their content."""
     return lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 

@@ -20,7 +20,6 @@ AFTER = "\n    return result\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Files by architecture."""
     folder = tmp_path_factory.mktemp("masked")
 
     def path_of(architecture, name=""):

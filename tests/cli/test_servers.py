@@ -51,7 +51,6 @@ def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, messag
 
 @pytest.fixture
 def http_server(monkeypatch):
-    """The arguments of each server that was made."""
     calls = []
 
     class Server:

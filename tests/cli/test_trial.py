@@ -37,7 +37,6 @@ def model(tmp_path):
 
 @pytest.fixture
 def folder(tiny_checkpoint, tmp_path):
-    """A checkpoint of its own, to be changed."""
     return shutil.copytree(tiny_checkpoint, tmp_path / "copied")
 
 

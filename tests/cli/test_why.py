@@ -1,31 +1,50 @@
 """`dg-lsp why`."""
 
-import re
-
 import pytest
 
+from dg_lsp.backends.scripted import ScriptedDenoiser
 
-@pytest.fixture
-def source(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_text("def f(x):\n    return \n")
-    return path
+CODE = "def f(x):\n    return |\n"
+LONG = f"[{', '.join(map(str, range(100, 147)))}]"  # its probability is 0.99 for each of its 235 characters and the end
 
 
 @pytest.mark.parametrize(
-    ("fill", "code", "out"),
+    ("marked", "fill", "setting", "code", "sentence"),
     [
-        pytest.param("x + 1", 0, r"The completion is shown: .*\nx \+ 1\n", id="shown"),
-        pytest.param("x + ) y", 1, r"The completion is refused: it would add a syntax .*\nx \+ \) y\n", id="refused"),
-        pytest.param("  \n", 1, r"There is no completion: the result is empty\.\n", id="empty"),
+        pytest.param(CODE, "x + 1", "", 0, "The completion is shown: 94 % probable, after ", id="shown"),
+        pytest.param(CODE, "x + ) y", "", 1, "The completion is refused: it would add a syntax ", id="refused"),
+        pytest.param(CODE, "  ", "", 1, "There is no completion: the result is empty.", id="empty"),
+        pytest.param(
+            CODE,
+            LONG,
+            "min_confidence = 0.1",
+            1,
+            "The completion is hidden: 9.33 % probable, below 10 %",
+            id="improbable",
+        ),
+        pytest.param("x = |\n", "x", "", 1, "The completion is hidden unless you request it: it assigns ", id="faulty"),
+        pytest.param(
+            CODE, "x", "deadline_ms = 1", 1, "Too slow with scripted: nothing was stable after 1 ms ", id="slow"
+        ),
+        pytest.param(
+            "val|ue_of = another\n", "", "", 1, "The cursor is inside a word: nothing is ", id="inside a word"
+        ),
+        pytest.param(CODE, "", "trigger = 'manual'", 1, "Completions come only on request (", id="on request only"),
     ],
 )
-def test_what_an_editor_does_with_a_completion_is_printed(dg_lsp, script, source, fill, code, out):
-    script.fill = fill
-    outcome = dg_lsp("why", f"{source}:2:12")
-    assert outcome.code == code
-    assert re.fullmatch(out, outcome.out)
-    assert list(dg_lsp("why", f"{source}:2:12", "--json").json) == ["outcome", "sentence", "text", "milliseconds"]
+def test_what_an_editor_does_with_a_completion_is_printed(
+    dg_lsp, script, tmp_path, user_settings, marked, fill, setting, code, sentence
+):
+    script.model = ScriptedDenoiser(fill, step_seconds=0.01 if "deadline" in setting else 0.0)
+    user_settings(f"[completion]\nearly_stop_ms = 0\nmax_tokens = 400\n{setting}\n")
+    (tmp_path / "a.py").write_text(marked.replace("|", ""))
+    *above, line = marked.partition("|")[0].split("\n")
+    position = f"a.py:{len(above) + 1}:{len(line) + 1}"
+    outcome = dg_lsp("why", position)
+    first, *rest = outcome.out.splitlines()
+    assert (outcome.code, first[: len(sentence)]) == (code, sentence)
+    assert rest == ([fill] if "The completion is " in sentence else [])
+    assert list(dg_lsp("why", position, "--json").json) == ["outcome", "sentence", "text", "milliseconds"]
 
 
 def test_a_language_that_the_model_does_not_know_is_explained(dg_lsp, tmp_path):

@@ -11,8 +11,6 @@ TEXT = "import os\n\ndef area(width, height):\n    return width * height\n\nprin
 
 
 class Buffer:
-    """A text that changes as an editor changes it, with its history."""
-
     def __init__(self, text=TEXT):
         self.text = text
         self.history = EditHistory()

@@ -12,8 +12,6 @@ from dg_lsp.engine.engine import LocalEngine
 
 
 class Scripts:
-    """Opens scripted engines and keeps their denoisers."""
-
     def __init__(self):
         self.denoisers = []
         self.error = None

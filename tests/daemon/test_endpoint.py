@@ -64,14 +64,6 @@ def test_a_record_that_is_not_valid_is_ignored(endpoint, content):
     assert endpoint.all_versions() == []
 
 
-@pytest.mark.parametrize("endpoint", ["tcp"], indirect=True)
-def test_a_folder_with_a_long_path_is_served_over_tcp(endpoint):
-    endpoint.prepare()
-    with endpoint.listen() as listener:
-        assert listener.family == socket.AF_INET
-        assert listener.getsockname()[0] == "127.0.0.1"
-
-
 def test_the_folder_comes_from_the_environment(tmp_path):
     assert Endpoint.of_user({"DG_LSP_DAEMON_DIR": str(tmp_path)}).folder == tmp_path
     assert str(Endpoint.of_user({"XDG_RUNTIME_DIR": "/run/user/7"}).folder) == "/run/user/7/dg-lsp"

@@ -85,8 +85,6 @@ def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts,
 
 
 class SmallMemory:
-    """Opens as many models as fit."""
-
     def __init__(self, scripts, num_models):
         self.scripts = scripts
         self.num_models = num_models

@@ -35,6 +35,7 @@ def test_the_token_is_required(start, endpoint):
     start()
     record = endpoint.read()
     assert endpoint.query("status")["address"] == record.address
+    assert record.address.startswith("127.0.0.1:") is (endpoint.folder.name != "daemon")
     for token in ("", record.token[:-1], record.token + "x", "é"):
         endpoint.write(replace(record, token=token))
         with pytest.raises(DaemonError, match="the token is wrong"):

@@ -15,8 +15,6 @@ HERE = Path(__file__).parent
 
 
 class Launcher:
-    """Starts servers in a temporary directory."""
-
     def __init__(self, directory):
         self.directory = directory
         self.steps_path = directory / "steps"
@@ -32,7 +30,6 @@ class Launcher:
         return self.clients[-1]
 
     def scripted(self, scenario, **options):
-        """`scripted_server.py` with a scenario."""
         return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario], **options)
 
     def close(self):
@@ -42,7 +39,6 @@ class Launcher:
 
 @pytest.fixture
 def launcher(tmp_path):
-    """Servers of one test, killed at its end."""
     with closing(Launcher(tmp_path)) as launcher:
         yield launcher
 

@@ -52,14 +52,11 @@ class EchoEngine(LocalEngine):
 
 
 def open_echo(settings):
-    """A model whose completions are the text that it sees."""
     denoiser = ScriptedDenoiser("")
     return EchoEngine(denoiser, denoiser.tokenizer, settings.completion)
 
 
 class CountedDenoiser(ScriptedDenoiser):
-    """Records every step."""
-
     mark = b"?"
 
     def prefill(self, slot, prompt_ids, *most):
@@ -74,8 +71,6 @@ class CountedDenoiser(ScriptedDenoiser):
 
 
 class FailingDenoiser(ScriptedDenoiser):
-    """Fails in the middle of a fill."""
-
     error: Exception
 
     def predict(self, *args):  # noqa: ARG002
@@ -83,8 +78,6 @@ class FailingDenoiser(ScriptedDenoiser):
 
 
 class HeldDenoiser(ScriptedDenoiser):
-    """Waits while the file DG_TEST_HOLD exists."""
-
     def predict(self, *args):
         end = time.monotonic() + LONGEST_HOLD
         while Path(os.environ["DG_TEST_HOLD"]).exists() and time.monotonic() < end:
@@ -147,7 +140,6 @@ def open_engine(settings: Settings) -> Engine:
 
 
 def log_messages(path):
-    """Writes each message of the client to a file."""
     receive = Protocol.receive
 
     def logged(self, body):

@@ -35,7 +35,6 @@ def ask(client, method, *, version=2, kind=None, line=0):
 
 
 def make_edit(client, version, edit):
-    """Applies an edit as a client does."""
     client.change(version, {"range": edit["range"], "text": edit["text"]})
 
 

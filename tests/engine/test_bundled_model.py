@@ -49,7 +49,6 @@ def typed(num_chars):
 
 
 def at_position(position, **options):
-    """A request at a cursor of a sample."""
     source = SourceFile.read(SAMPLES / position["file"])
     return FillRequest(source.snapshot(), source.offset_at(position["line"], position.get("col")), **options)
 

@@ -1,7 +1,6 @@
 """Fills by the default decoder of a scripted model."""
 
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import attrs
@@ -31,18 +30,6 @@ def test_two_documents_keep_a_slot_each(engine_of, ask):
     for request in requests:
         result = engine.fill(request)
         assert result.cached_tokens == result.prompt_tokens
-
-
-@pytest.mark.parametrize("num_slots", [1, 4])
-def test_no_prompt_of_another_client_is_reused(engine_of, ask, num_slots):
-    engine, denoiser = engine_of("x", num_slots=num_slots)
-    mine = ask("a = 1\n" * 9 + "b = |\n", client="a")
-    for request in (mine, replace(mine, client="b"), mine):
-        num_before = denoiser.num_prefilled
-        result = engine.fill(request)
-        is_mine = request is mine and num_before and num_slots > 1
-        assert denoiser.num_prefilled - num_before >= (0 if is_mine else result.prompt_tokens)
-        assert (result.cached_tokens > 0) is bool(is_mine)
 
 
 def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones_are_not(engine_of, ask):

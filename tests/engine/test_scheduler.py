@@ -126,8 +126,6 @@ def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):
 
 
 class BadEnd(ScriptedDenoiser):
-    """Cannot be closed."""
-
     def close(self):
         super().close()
         raise ZeroDivisionError("hunter2")

@@ -13,7 +13,6 @@ USAGE = {"include_usage": True}
 
 @pytest.fixture
 def connect():
-    """OpenAI's client of a server; closed with the test."""
     clients = []
 
     def call(client, **options):
@@ -27,7 +26,7 @@ def connect():
 
 @pytest.mark.parametrize("is_chat", [False, True], ids=["completion", "chat"])
 def test_an_answer_is_read_whole_and_as_a_stream(start, connect, is_chat):
-    answer = "One line.\n\nAnd a second one, which is longer. é😋"
+    answer = "  One line.\n\nAnd a second one, which is longer. é😋\n"
     client = connect(start((chatty if is_chat else ScriptedDenoiser)(answer, tokens_per_step=3)))
     create = client.chat.completions.create if is_chat else client.completions.create
     request = MESSAGES if is_chat else {"model": "any", "prompt": "a", "max_tokens": 500, "user": "me"}

@@ -101,7 +101,6 @@ def few_places(monkeypatch):
 
 
 def connect_and_keep(client):
-    """A connection that is kept after an answer."""
     kept = connect(client, HEALTH)
     assert kept.recv(12) == b"HTTP/1.1 200"
     return kept

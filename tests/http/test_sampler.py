@@ -46,10 +46,3 @@ def test_a_thought_is_returned_beside_the_answer(start, is_streamed):
     messages = [part["delta" if is_streamed else "message"] for part in parts]
     assert "".join(message.get("reasoning_content", "") for message in messages) == "Why not?"
     assert "".join(message["content"] for message in messages) == "Because."
-
-
-def test_a_model_without_the_switch_refuses_to_think(start):
-    denoiser = chatty("x")
-    denoiser.spec = denoiser.spec.__class__(name="plain", vocab_size=261, sampling=None, end_ids=(1,))
-    reply = start(denoiser).post("/v1/completions", {"prompt": "a", **THINKING})
-    assert (reply.status, reply.error["param"]) == (400, "chat_template_kwargs.enable_thinking")

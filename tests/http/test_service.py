@@ -116,7 +116,7 @@ def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team):
 
 
 def test_a_shared_system_prompt_is_no_exception(start_team):
-    team = start_team(chatty("yes"))
+    team = start_team(chatty("yes", num_slots=1))
     body = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"role": "user", "content": "a"}]}
 
     def cached(client):

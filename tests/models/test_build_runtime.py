@@ -87,7 +87,6 @@ def files(gemma4):
 
 
 def pack(folder, without="", gemma4=GEMMA4_SOURCE):
-    """Writes the source distribution."""
     path = folder / f"llama_cpp_python-{VERSION}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name, text in files(gemma4).items():
@@ -132,7 +131,6 @@ SWA_ONLY, ALL = 1, 2
 
 
 def result(folder):
-    """The result of the library in this folder."""
     return ctypes.CDLL(str(folder / "libllama.so")).non_causal_type()
 
 

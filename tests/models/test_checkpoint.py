@@ -16,7 +16,6 @@ SIZE = tiny_diffusiongemma.VOCAB_SIZE
 
 @pytest.fixture(scope="module")
 def tokenize(tiny_repacked):
-    """Tokenizes with llama.cpp."""
     api = library().api
     params = api.llama_model_default_params()
     params.vocab_only = True

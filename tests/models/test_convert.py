@@ -29,7 +29,6 @@ def published(tiny_repacked, tmp_path_factory):
 
 @pytest.fixture
 def checkpoint(tiny_checkpoint, tmp_path):
-    """A copy of the tiny checkpoint for a test to change."""
     return shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
 
 
@@ -104,7 +103,6 @@ def test_missing_or_invalid_parts_of_a_gguf_are_named(rewritten, dropped, change
 
 
 def edit(folder, name, change):
-    """Rewrites a JSON file of a checkpoint."""
     path = folder / name
     content = json.loads(path.read_text(encoding="utf-8"))
     change(content)

@@ -51,7 +51,6 @@ def edited(editor):
 
 @pytest.fixture
 def waits(monkeypatch):
-    """The seconds of each pause."""
     waits = []
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: waits.append(seconds) or asyncio.to_thread(int))
     return waits

@@ -24,7 +24,6 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.fixture
 def overlay(installed, tmp_path):
-    """An overlay for the installed library."""
     folder = tmp_path / "runtime"
     folder.mkdir()
     overlay = Runtime(folder, str(installed.library), installed.digest())

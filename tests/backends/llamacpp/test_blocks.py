@@ -27,8 +27,6 @@ NUM_FILLS, NUM_TOKENS = 8, 24
 
 @dataclass(frozen=True)
 class Case:
-    """A family on one architecture."""
-
     architecture: str
     name: str
     block_length: int
@@ -48,8 +46,6 @@ DRAFTER = Case("mistral3", "Nemotron Labs Diffusion 3B", 0, 0.9)
 
 @pytest.fixture
 def open_case(tmp_path, open_masked):
-    """(weights, denoiser) of a case."""
-
     def make(case):
         tiny = tiny_masked.make(case.architecture, kv_heads=2, seed=3, experts=8)
         if not tiny.has_head_norms:  # softer attention, which amplifies the processors' rounding less
@@ -121,7 +117,6 @@ def linear_spec_generate(tiny, denoiser, prompt):
 
 
 def until_end(ids, denoiser):
-    """The tokens before the first end token."""
     return ids[: next((at for at, token in enumerate(ids) if token in denoiser.spec.end_ids), len(ids))]
 
 

@@ -16,7 +16,6 @@ from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 
 def published(name):
-    """The chat template of a model as it was published."""
     path = Path(__file__).parent / "chat_templates" / f"{name}.jinja"
     return path.read_text(encoding="utf-8").removesuffix("\n")
 

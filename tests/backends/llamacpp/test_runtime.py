@@ -35,7 +35,6 @@ needs_runtime = pytest.mark.skipif(find_runtime().runtime is None, reason=f"no c
 
 
 def loaded_by(folder="stock", program=PROGRAM):
-    """What a new process loads."""
     command, environment = [sys.executable, "-c", program], {**os.environ, "DG_LSP_RUNTIME": str(folder)}
     environment.pop("LLAMA_CPP_LIB_PATH", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=True)

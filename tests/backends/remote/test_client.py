@@ -31,7 +31,6 @@ def serve():
 
 @pytest.fixture
 def model_of():
-    """Opens models, see `remote_models`."""
     with remote_models() as call:
         yield call
 
@@ -53,7 +52,6 @@ def body(request):
 
 
 def wait_for_request(server, answers):
-    """Reads a stream until the server has its request."""
     deadline = time.monotonic() + 30
     while not server.requests:
         next(answers)

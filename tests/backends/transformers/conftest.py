@@ -48,13 +48,11 @@ def _models(dtype):
 
 @pytest.fixture(scope="session")
 def float64_models():
-    """Reference and network in float64."""
     return _models(torch.float64)
 
 
 @pytest.fixture(scope="session")
 def float32_models():
-    """Reference and network in float32."""
     return _models(torch.float32)
 
 
@@ -71,6 +69,5 @@ def open_denoiser(float64_models, opened, monkeypatch):
 
 @pytest.fixture
 def draw_ids():
-    """`draw_ids(count)` -> random token ids."""
     rng = np.random.default_rng(11)
     return lambda count: rng.integers(0, VOCAB_SIZE, count).astype(np.int32)

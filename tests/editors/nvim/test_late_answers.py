@@ -17,8 +17,6 @@ def editor(request, launch):
 
 @pytest.fixture
 def typed(editor):
-    """Opens a file, types, and waits for the request."""
-
     def make(text, keys):
         editor.open(text, wait=False)
         editor.lua("late.requests, late.cancelled, late.edits = {}, {}, {}; late.start()")

@@ -10,13 +10,11 @@ REWRITTEN = SOURCE.replace("a + 1", "2 * a")
 
 
 def done(editor):
-    """The outcome of the command."""
     [outcome] = editor.wait(lambda: editor.lua("return outcomes"), "a command is done")
     return outcome
 
 
 def command_of(editor):
-    """The name and the argument of the command that the server received."""
     [command] = editor.received("workspace/executeCommand")
     return command["command"], command["arguments"][0]
 

@@ -22,7 +22,6 @@ NAME = f"dg_lsp-{__version__}-py3-none-any.whl"
 
 
 def wheel():
-    """The bytes of the one wheel in the packed extension."""
     if not VSIX.exists():
         pytest.skip("no packed extension: run make extension")
     with zipfile.ZipFile(VSIX) as packed:

@@ -13,7 +13,6 @@ AS_NOTEBOOK = {"workbench.editorAssociations": {"*.ipynb": "jupyter-notebook"}}
 
 
 def notebook(*cells):
-    """The file of a notebook of (kind, text) cells."""
     fields = {"code": {"execution_count": None, "outputs": []}, "markdown": {}}
     return json.dumps(
         {

@@ -22,8 +22,6 @@ PROMPT = "x = 1\n"
 
 
 class FixedDrafts(AutoregressiveDecoder):
-    """Verifies given drafts."""
-
     def __init__(self, task, drafts):
         super().__init__(task)
         self.drafts = iter(drafts)
