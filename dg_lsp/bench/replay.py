@@ -180,13 +180,10 @@ class RequestEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptEvent:
+class AcceptEvent(Acceptance):
     """An item of a case accepted in whole or in part; by hand the text would take `num_keys`."""
 
     case: str
-    text: str
-    part: AcceptedPart
-    presses: int
     num_keys: int
     at_ms: float
 
@@ -364,7 +361,7 @@ class _Session:
         num_keys = self._key_at.get(start + len(part.text), num_done) - num_done if part else 0
         if part is None or num_keys <= part.presses:
             return None
-        return AcceptEvent(item.case, part.text, part.part, part.presses, num_keys, item.readable_ms)
+        return AcceptEvent(part.text, part.part, part.presses, item.case, num_keys, item.readable_ms)
 
 
 def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ The expected useful edits of a request are
 - ms: expected milliseconds to a line while the user types, always an estimate. `line_ms` computes it from the number of
   passes, the bytes that each reads, and the bandwidth of the memory that holds them.
 - 700 ms: after this time half of the requests are out of date, because the user has typed on: the geometric mean of the
-  pauses before a word and before a line in `bench/typing_model.py`. A line that takes 3,000 ms or more counts as none:
+  pauses before a word and before a line in `bench/replay.py`. A line that takes 3,000 ms or more counts as none:
   at the default deadline of 1,000 ms not even a third of it is there.
 
 A model that follows instructions also makes rewrites, so it may be worse by 3 useful edits in 100 requests.

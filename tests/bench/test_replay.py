@@ -92,7 +92,7 @@ def ticks(events):
 def test_an_item_is_accepted_after_the_reaction_time():
     events, summary = typed("total = first", at(total_="= first"))
     # requested 4 ticks after key 6, shown after one step at 53, accepted 12 ticks later; keys at 56 and 64 between
-    assert accepted(events) == [AcceptEvent("a.py:1:7", "first", AcceptedPart.WHOLE, 1, 5, 65 * TICK)]
+    assert accepted(events) == [AcceptEvent("first", AcceptedPart.WHOLE, 1, "a.py:1:7", 5, 65 * TICK)]
     assert hand(events) == "total = "
     assert ticks(events)[-1] == 64
     assert summary["keystrokes_saved"] == pytest.approx((13 - 8 - 1) / 13, abs=1e-4)
@@ -166,8 +166,8 @@ def test_every_rate_has_its_own_denominator(attempt):
         request("unseen", "z", model_ms=32, is_displayed=False),
         request("none", model_ms=64, is_line_finished=True),
         request("stopped", model_ms=128, rejection="cancelled", is_line_finished=True),
-        AcceptEvent("taken", "cdef", AcceptedPart.WHOLE, 1, 4, 0.0),
-        AcceptEvent("taken", "gh ij", AcceptedPart.WORDS, 2, 5, 0.0),
+        AcceptEvent("cdef", AcceptedPart.WHOLE, 1, "taken", 4, 0.0),
+        AcceptEvent("gh ij", AcceptedPart.WORDS, 2, "taken", 5, 0.0),
     ]
     summary = summarize_replay(events)
     assert (summary["model_ms"], summary["wasted_ms"], summary["model_ms_per_useful"]) == (248, 240, 248)
