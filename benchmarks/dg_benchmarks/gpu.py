@@ -21,7 +21,6 @@ llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers 
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -39,7 +38,7 @@ import numpy.typing as npt
 
 from dg_benchmarks.random_gguf import write_random
 from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
-from dg_benchmarks.steps import medians
+from dg_benchmarks.steps import medians, nothing
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
@@ -222,15 +221,12 @@ def measure(denoiser: Denoiser, device: str, shape: Shape, options: argparse.Nam
         times = dict[int, float]()
         for canvas in options.canvas:
             canvas_ids = rng.integers(0, shape.vocab_size, canvas).astype(np.int32)
-
-            def step(canvas_ids: npt.NDArray[np.int32] = canvas_ids) -> None:
-                denoiser.predict(0, [canvas_ids], TEMPERATURE, rng)
-
+            step = partial(denoiser.predict, 0, [canvas_ids], TEMPERATURE, rng)
             denoiser.prefill(0, ids[:prompt])
             for _ in range(4):  # llama.cpp captures CUDA graphs
                 step()
             steps[canvas] = step
-            times[canvas] = statistics.median(_milliseconds(step) for _ in range(options.rounds))
+            [times[canvas]] = medians([(nothing, step)], options.rounds)
             size = shape.step_bytes(canvas, prompt, bits=bits, embedding_bits=embedding_bits)
             floor = 1e3 * size / bandwidth if bandwidth else None
             over = times[canvas] / floor if floor else None
@@ -238,9 +234,11 @@ def measure(denoiser: Denoiser, device: str, shape: Shape, options: argparse.Nam
             yield StepTime(denoiser.footprint.sampling, prompt, canvas, times[canvas], share, floor, over)
         # prefill does not wait for the device, a step does: measure both and subtract the step
         shortest = min(steps)
-        pairs = [_prefill(denoiser, ids, prompt, steps[shortest]) for _ in range(max(3, options.rounds // 3))]
-        whole, extension = (statistics.median(column) - times[shortest] for column in zip(*pairs, strict=True))
-        yield PrefillTime(prompt, whole, extension)
+        empty, whole, extended = (
+            partial(_prefill, denoiser, ids[:length], steps[shortest]) for length in (0, prompt, prompt + EXTENSION)
+        )
+        prefills = medians([(empty, whole), (nothing, extended)], max(3, options.rounds // 3))
+        yield PrefillTime(prompt, *(ms - times[shortest] for ms in prefills))
         if options.backend == "llamacpp":
             yield from _causal_times(denoiser, ids, times, options.rounds)
     used = denoiser.footprint
@@ -248,13 +246,16 @@ def measure(denoiser: Denoiser, device: str, shape: Shape, options: argparse.Nam
     yield MemoryUse(gpu, used.gpu_estimate / 1e9, (peak_bytes() or 0) / 1e9)
 
 
-def _host_share(denoiser: Any, step: Callable[[], None], rounds: int) -> float:
+def _host_share(denoiser: Any, step: Callable[[], object], rounds: int) -> float:
     """Share of the time of steps outside the functions that run the graph and wait for its results."""
     times: list[float] = []
     with ExitStack() as stack:
         for owner, function in _device_calls(denoiser):
             stack.enter_context(_timed(owner, function, times))
-        total = sum(_milliseconds(step) for _ in range(rounds))
+        start = time.perf_counter()
+        for _ in range(rounds):
+            step()
+        total = 1e3 * (time.perf_counter() - start)
     return 1 - sum(times) / total
 
 
@@ -301,23 +302,9 @@ def _causal_times(
         yield CausalTime(prompt, size, ms, {str(n): step / ms for n, step in steps.items()}, ms / causal_ms[1])
 
 
-def _prefill(
-    denoiser: Denoiser, ids: npt.NDArray[np.int32], prompt: int, step: Callable[[], None]
-) -> tuple[float, float]:
-    """Milliseconds of a step and the whole prompt, and of a step and the extension."""
-
-    def prefill(length: int) -> None:
-        denoiser.prefill(0, ids[:length])
-        step()
-
-    prefill(0)
-    return _milliseconds(lambda: prefill(prompt)), _milliseconds(lambda: prefill(prompt + EXTENSION))
-
-
-def _milliseconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return 1e3 * (time.perf_counter() - start)
+def _prefill(denoiser: Denoiser, ids: npt.NDArray[np.int32], step: Callable[[], object]) -> None:
+    denoiser.prefill(0, ids)
+    step()
 
 
 def random_model(shape: Shape, device: Any, dtype: Any) -> Any:

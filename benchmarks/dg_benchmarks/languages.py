@@ -3,10 +3,10 @@
     python -m dg_benchmarks.languages CACHE [--languages go rust] [--middles 2000] [--show 5]
     python -m dg_benchmarks.languages CACHE --folder go=/path/to/sources
 
-The files come from permissively licensed packages, which npm, pip's index and apt deliver (`SOURCES`); they are kept in
-CACHE. Every middle that is cut out of a file is judged as a fill: it should come back unchanged. Damaged middles should
-be refused, or corrected, where the grammar's parser rejects the file with them. Prints a Markdown table; times are
-processor time of the thread, the best of three judgements.
+The files come from permissively licensed packages (languages.toml), which npm, pip's index and apt deliver; they are
+kept in CACHE. Every middle that is cut out of a file is judged as a fill: it should come back unchanged. Damaged
+middles should be refused, or corrected, where the grammar's parser rejects the file with them. Prints a Markdown table;
+times are processor time of the thread, the best of three judgements.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,31 +30,7 @@ from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.context.languages import grammar_of, language_id_of, language_of
 from dg_lsp.postprocess.validate import Candidate, Rejection, judge
 
-SOURCES = {
-    "python": "pypi:rich==14.0.0 pypi:attrs==25.3.0",
-    "javascript": "npm:express@4.21.0 npm:three@0.170.0 npm:lodash@4.17.21 npm:uikit@3.21.0",
-    "typescript": "npm:rxjs@7.8.1 npm:zod@3.25.76 npm:react-native-paper@5.12.5",
-    "typescriptreact": "npm:react-native-paper@5.12.5",
-    "go": "deb:golang-github-gin-gonic-gin-dev deb:golang-github-spf13-cobra-dev",
-    "rust": "pypi:pydantic-core==2.33.2 pypi:tokenizers==0.21.1",
-    "java": "npm:react-native@0.76.0",
-    "kotlin": "npm:react-native@0.76.0",
-    "c": "pypi:zstandard==0.23.0 pypi:psutil==7.0.0",
-    "cpp": "npm:react-native@0.76.0",
-    "csharp": "npm:react-native-windows@0.76.0",
-    "ruby": "deb:ruby-rack deb:ruby-sinatra",
-    "php": "deb:php-symfony-console deb:php-symfony-http-foundation",
-    "lua": "deb:lua-penlight deb:neovim-runtime",
-    "shellscript": "deb:neofetch deb:dehydrated deb:bats deb:shunit2",
-    "sql": "deb:postgresql-15 pypi:sqlglot==26.0.0",
-    "json": "npm:tm-themes@1.9.0 npm:@asyncapi/specs@6.8.0 npm:three@0.170.0 npm:admin-lte@3.2.0",
-    "yaml": "pypi:checkov==3.2.400 pypi:moto==5.1.0",
-    "toml": "pypi:ruff==0.11.0 pypi:pydantic-core==2.33.2 pypi:rich==14.0.0",
-    "html": "npm:admin-lte@3.2.0 npm:uikit@3.21.0",
-    "css": "npm:bootstrap@5.3.3 npm:admin-lte@3.2.0",
-    "markdown": "pypi:ruff==0.11.0 npm:express@4.21.0 npm:react-native-windows@0.76.0",
-}
-"""Packages of each language: MIT, BSD, Apache-2.0 or PostgreSQL licence; those of Debian have the release's version."""
+SOURCES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MAX_FILES = 400
 LONG_FILE = 2000  # lines of the file in which time is measured
 NUM_TIMED = 300
@@ -110,7 +87,7 @@ def sources_of(language_id: str, cache: Path, folder: str | None) -> list[Source
         paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
         files: Iterator[tuple[str, str]] = ((str(path), path.read_text(errors="replace")) for path in paths)
     else:
-        files = (file for source in SOURCES[language_id].split() for file in files_of(source, cache))
+        files = (file for source in SOURCES[language_id] for file in files_of(source, cache))
     for name, text in files:
         if language_id_of(name, text) == language_id and "/vendor" not in name and is_source(text):
             source = Source(name, text.replace("\r\n", "\n"), language_id)

@@ -7,6 +7,7 @@ the weights and on the experts that the random router chooses, not on the values
 import ctypes
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -67,11 +68,7 @@ def _tensors(shape: Shape, kind: str) -> Iterator[Tensor]:
     yield _matrix("token_embd.weight", (shape.vocab_size, width), "Q6_K" if kind == "Q4_K" else kind, scale=0.02)
     yield vector("output_norm.weight", np.ones(width, np.float32))
     for layer in range(shape.layers):
-        yield from (_named(layer, tensor) for tensor in _layer(shape, layer, kind))
-
-
-def _named(layer: int, tensor: Tensor) -> Tensor:
-    return Tensor(f"blk.{layer}.{tensor.name}", tensor.shape, tensor.kind, tensor.blocks)
+        yield from (replace(tensor, name=f"blk.{layer}.{tensor.name}") for tensor in _layer(shape, layer, kind))
 
 
 def _layer(shape: Shape, layer: int, kind: str) -> Iterator[Tensor]:

@@ -2,7 +2,7 @@
 
     python -m dg_benchmarks.recorded_edits CLONE
 
-CLONE is a git repository of github.com/cursortab/cursortab.nvim (MIT), which has scenarios with requests and answers of
+CLONE is a clone of github.com/cursortab/cursortab.nvim (MIT), which has scenarios with requests and answers of
 several models. The recorded answers stand in for those of the server of `remote.url`. As in that project, the score
 is deltaChrF, the mean over the scenarios with an expected text, times the harmonic mean of the shares of these
 scenarios in which something is shown, and of the others in which nothing is.
@@ -10,11 +10,8 @@ scenarios in which something is shown, and of the others in which nothing is.
 
 import argparse
 import base64
-import io
 import json
 import re
-import subprocess
-import tarfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +23,7 @@ import httpx2
 
 from dg_lsp.backends.remote import client
 from dg_lsp.canvas.edit_prompt import EDIT_FORMATS, EditFormat
-from dg_lsp.context.document import LineIndex, Snapshot
+from dg_lsp.context.document import LineIndex, Snapshot, num_shared
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import drain
@@ -83,15 +80,6 @@ class Outcome:
     text: str  # with all edits
     is_shown: bool
     reason: str
-
-
-def files_of(clone: Path) -> dict[str, str]:
-    """The scenarios and recordings of a clone, by their paths."""
-    command = ["git", "-C", str(clone), "archive", "HEAD", FOLDER]
-    archive = subprocess.run(command, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        contents = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
-        return {name: file.read().decode() for name, file in contents.items() if file is not None}
 
 
 def scenarios_of(source: str) -> Iterator[Scenario]:
@@ -241,12 +229,8 @@ def delta_chrf(before: str, candidate: str, reference: str) -> float:
 
 def _changed(before: str, after: str) -> str:
     old, new = before.split("\n"), after.split("\n")
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start = num_shared(old, new)
+    end = num_shared(old[start:][::-1], new[start:][::-1])
     return "\n".join(new[start : len(new) - end])
 
 
@@ -268,17 +252,17 @@ def main() -> None:
     parser.add_argument("clone", type=Path)
     parser.add_argument("--details", action="store_true", help="a line for each scenario and model")
     options = parser.parse_args()
-    files = files_of(options.clone)
-    baseline = json.loads(files[f"{FOLDER}/baseline.json"])
+    folder = options.clone / FOLDER
+    baseline = json.loads((folder / "baseline.json").read_text(encoding="utf-8"))
     print("| model | score | deltaChrF | shown | silent | baseline: score | deltaChrF | shown | silent |")
     print("|---|" + 8 * "---|")
     replay = Replay()
     for model in MODELS:
         outcomes = list[tuple[Scenario, Outcome]]()
-        for name in sorted(name for name in files if name.endswith(".txtar")):
-            recorded = files.get(f"{name.removesuffix('.txtar')}/{model}.ndjson")
-            for number, scenario in enumerate(scenarios_of(files[name]) if recorded else ()):
-                outcome = outcome_of(replay, model, scenario, recordings_of(recorded or ""))
+        for path in sorted(folder.rglob("*.txtar")):
+            recorded = path.with_suffix("") / f"{model}.ndjson"
+            for number, scenario in enumerate(scenarios_of(path.read_text("utf-8")) if recorded.exists() else ()):
+                outcome = outcome_of(replay, model, scenario, recordings_of(recorded.read_text("utf-8")))
                 outcomes.append((scenario, outcome))
                 if options.details:
                     delta = delta_chrf(scenario.text, outcome.text, scenario.expected or scenario.text)

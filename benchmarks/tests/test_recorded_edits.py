@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 import sys
 
 import pytest
@@ -45,9 +44,6 @@ def clone(tmp_path):
     (scenarios / "quiet.txtar").write_text(scenario(QUIET, ("buffer.txt", TEXT)))
     numbers = {"score": 0.5, "deltaChrF": 50, "showRate": 1, "quietRate": 0.5}
     (folder / "baseline.json").write_text(json.dumps({"zeta-2": numbers}))
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *command], check=True)
     return tmp_path
 
 
