@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from datasketch import MinHash, MinHashLSH
 
+from dg_lsp.bench.metrics import grouped
 from dg_lsp.system import replacement
 from dg_training.filters import (
     DECLARATIONS,
@@ -153,10 +154,7 @@ def build_splits(
 
 def limit_languages(files: Iterable[CorpusFile]) -> list[CorpusFile]:
     """The files within the limits of each language: small packages stay whole, of large ones a part is kept."""
-    by_language: dict[str, list[CorpusFile]] = defaultdict(list)
-    for file in files:
-        is_declaration = bool(DECLARATIONS.search(file.path))
-        by_language["declarations" if is_declaration else language_of_file(file.path, file.text) or ""].append(file)
+    by_language = grouped(files, lambda f: "declarations" if DECLARATIONS.search(f.path) else _language(f))
     kept = limit_packages(by_language.pop(PYTHON, []), MAX_PACKAGE_CHARS)
     for language, language_files in by_language.items():
         total = MAX_LANGUAGE_CHARS.get(language, MAX_OTHER_CHARS)
@@ -214,21 +212,23 @@ def prepare(root: Path, *, packages: Path = PACKAGES, num_processes: int = 0) ->
     return manifest
 
 
+def _language(file: CorpusFile) -> str:
+    return language_of_file(file.path, file.text) or ""
+
+
 def _language_sizes(files: list[CorpusFile]) -> dict[str, dict[str, int]]:
-    sizes_by_language: dict[str, list[int]] = defaultdict(list)
-    for file in files:
-        sizes_by_language[language_of_file(file.path, file.text) or ""].append(len(file.text))
-    return {name: {"files": len(sizes), "characters": sum(sizes)} for name, sizes in sorted(sizes_by_language.items())}
+    return {
+        language: {"files": len(group), "characters": sum(len(file.text) for file in group)}
+        for language, group in sorted(grouped(files, _language).items())
+    }
 
 
 def _manifest_rows(split: str, files: list[CorpusFile], packages: list[Package]) -> Iterator[dict[str, Any]]:
-    sizes_by_package: dict[str, list[int]] = defaultdict(list)
-    for file in files:
-        sizes_by_package[file.package].append(len(file.text.encode()))
-    for package in sorted(packages, key=lambda p: p.name):
-        if sizes := sizes_by_package[package.name]:
-            row = {"package": package.name, "version": package.version, "licence": package.licence}
-            yield {**row, "split": split, "files": len(sizes), "bytes": sum(sizes)}
+    by_package = grouped(files, lambda file: file.package)
+    for package in sorted(packages, key=lambda package: package.name):
+        if group := by_package.get(package.name):
+            row = {"package": package.name, "version": package.version, "licence": package.licence, "split": split}
+            yield {**row, "files": len(group), "bytes": sum(len(file.text.encode()) for file in group)}
 
 
 # duplicates: MinHash finds two versions of one file; repeated lines find files that were assembled from several others

@@ -8,10 +8,8 @@ document is neither cut nor drawn again: the length of a prompt must not predict
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +50,7 @@ def pick_span(lines: list[str], rng: np.random.Generator) -> tuple[int, int]:
 
     The span starts in `lines[0]`, which is not blank.
     """
-    picked = int(np.searchsorted(np.cumsum(SPAN_SHARES), rng.random(), side="right"))
-    kind = SPAN_KINDS[min(picked, len(SPAN_KINDS) - 1)]
+    kind = rng.choice(SPAN_KINDS, p=SPAN_SHARES)
     line = lines[0]
     indent = _indent(line)
     if kind == "line_rest":
@@ -107,28 +104,10 @@ def _indent(line: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TrainingDocument:
-    """`ids` (n,) uint16; `middle` is the index of the first token of M, or -1 for plain text."""
+    """`ids` (n,) uint16; `middle` is the index of the first token of M, in plain text the number of tokens."""
 
     ids: Ids
     middle: int
-
-
-class _Shelf:
-    """The files of one language; a file is drawn as often as it is long."""
-
-    def __init__(self, files: Sequence[CorpusFile]) -> None:
-        self._files = files
-        self._ends = list(accumulate(len(file.text) for file in files))
-
-    def draw_line(self, rng: np.random.Generator) -> tuple[CorpusFile, int]:
-        """A file and the offset of a line in it that is not blank."""
-        while True:
-            offset = int(rng.integers(self._ends[-1]))
-            number = bisect_right(self._ends, offset)
-            text = self._files[number].text
-            at = text.rfind("\n", 0, offset - self._ends[number] + len(text)) + 1
-            if text[at : at + MAX_LOOKAHEAD].partition("\n")[0].strip():
-                return self._files[number], at
 
 
 def by_language(files: Sequence[CorpusFile]) -> dict[str, list[CorpusFile]]:
@@ -176,8 +155,9 @@ class DocumentStream:
         self.max_middle = max_middle
         self.rng = np.random.default_rng(seed)
         groups = by_language(files)
-        self._shelves = list(map(_Shelf, groups.values()))
+        self._groups = list(groups.values())
         self._shares = list(language_shares(groups).values())
+        self._ends = [np.cumsum([len(file.text) for file in group]) for group in self._groups]
 
     def infill_document(self) -> TrainingDocument:
         """A document with a middle. Only the middle's own length decides whether it is drawn again."""
@@ -201,10 +181,20 @@ class DocumentStream:
         file, at = self._draw_line()
         start = list(self.start_ids) or ([END_OF_TEXT] if at == 0 else [])
         ids = self._encode(file.text[at : at + max_tokens * CHARS_PER_TOKEN])
-        return TrainingDocument(np.array([*start, *ids][:max_tokens], np.uint16), -1)
+        text = np.array([*start, *ids][:max_tokens], np.uint16)
+        return TrainingDocument(text, len(text))
 
     def _draw_line(self) -> tuple[CorpusFile, int]:
-        return self._shelves[int(self.rng.choice(len(self._shelves), p=self._shares))].draw_line(self.rng)
+        """A file and the offset of a line in it that is not blank; a file is drawn as often as it is long."""
+        language = int(self.rng.choice(len(self._groups), p=self._shares))
+        ends = self._ends[language]
+        while True:
+            offset = int(self.rng.integers(ends[-1]))
+            number = int(np.searchsorted(ends, offset, side="right"))
+            file = self._groups[language][number]
+            at = file.text.rfind("\n", 0, offset - int(ends[number]) + len(file.text)) + 1
+            if file.text[at : at + MAX_LOOKAHEAD].partition("\n")[0].strip():
+                return file, at
 
     def _draw_lengths(self) -> tuple[int, int]:
         """The largest numbers of tokens of prefix and suffix."""

@@ -18,17 +18,13 @@ from dg_lsp.system import replacement
 from dg_training import iq4_nl
 from dg_training import tokenizer as vocabulary
 from dg_training.documents import NUM_SENTINELS
+from dg_training.filters import CODE, DATA
 from dg_training.network import DiffusionNetwork
 from dg_training.pretrained import ROPE_FACTORS, Pretrained, TrainingProgress, permuted, rotated_heads
 from dg_training.rows import RowConfig
 from dg_training.tokenizer import Vocabulary
 
 CONFIDENCE_THRESHOLD = 0.9
-LANGUAGES = (
-    *("python", "javascript", "typescript", "typescriptreact", "json", "toml", "yaml", "markdown", "html", "css"),
-    *("shellscript", "sql", "go", "rust", "c"),
-)
-"""Of the corpus, as LSP language ids."""
 
 
 def write_model(
@@ -96,7 +92,7 @@ def _metadata(rows: RowConfig, progress: TrainingProgress, *, has_canvases: bool
         "dg.config": text("adapt"),
         "dg.noise": text("mask" if has_canvases else "none"),
         "dg.prompt_format": text("fim"),
-        "dg.languages": text(",".join(LANGUAGES)),
+        "dg.languages": text(",".join(sorted(CODE | DATA | {"typescriptreact"}))),
         "dg.cut": text("token"),  # prompts end at a safe token boundary
         "dg.mask_token_id": uint32(vocabulary.MASK),
         "dg.end_token_id": uint32(vocabulary.END_OF_MIDDLE),

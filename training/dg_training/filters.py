@@ -1,7 +1,9 @@
 """Which files of a package are suitable for training, by their path, language and text."""
 
 import re
+import tomllib
 from collections.abc import Collection
+from pathlib import Path
 
 from dg_lsp.context.exclusion import mask_secrets
 from dg_lsp.context.languages import language_id_of
@@ -13,32 +15,17 @@ DATA = frozenset({"json", "toml", "yaml", "markdown", "html", "css"})
 SAME = {"typescriptreact": "typescript", "jsonc": "json", "scss": "css"}
 """Language ids that count as another language."""
 
-NOT_CODE = re.compile(
-    r"(^|/)(_?vendor(ed|s)?|_?extern(al|s)?|third_party|thirdparty|packages|tests?|testing|testsuite|test_?data|"
-    r"fixtures?|snapshots|_?generated|build/lib|locales?|locale-data|"
-    r"idlelib|lib2to3|site-packages|__pycache__|data|conf/locale|unicode\d*|cjk\w*|encodings|migrations|"
-    r"pydoc_data|ensurepip|turtledemo|lexers/_\w+|_mapping|_pb2|_pb2_grpc)(/|\.py$)"
-    r"|(^|/)(test_\w+|\w+_tests?|conftest|_version|\w+_pb2|\w+_pb2_grpc)\.py$"
-)
-NOT_SOURCE = re.compile(
-    r"(?i)(^|/)(node_modules|bower_components|_?vendor(ed|s)?|third[-_]?party|_?extern(al|s)?|deps|tests?|__\w+__|specs?|"
-    r"testing|test[-_]?data|test[-_]?suite|[\w-]*fixtures?|snapshots?|locales?|i18n|l10n|translations|lang|mocks?|"
-    r"dist[\w.-]*|build|umd|[ce]js|esm\w*|commonjs|amd|bundles?|min|minified|out|fesm\w*|lib-\w+|generated|_?gen|"
-    r"compiled|coverage|locale-data|[\w.-]+\.dist-info|golden|corpus|fuzz\w*)/"
-    r"|\.min\.|[.-](bundle|umd|esm|iife|global|prod|production|slim|legacy)\.|[._-](test|spec|stories?|snap)\.\w+$"
-    r"|_test\.go$|\.pb\.go$|zz_generated|(^|/)(package-lock|npm-shrinkwrap|yarn|pnpm-lock|composer)\.\w+$|\.lock$"
-    r"|(^|/)(changes|changelog|history|news|releases?|authors|licen[cs]e|code_of_conduct)[^/]*\.(md|markdown|html)$"
-)
+PATTERNS = {
+    name: "|".join(listed) for name, listed in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
+}
+NOT_CODE = re.compile(rf"(^|/)({PATTERNS['python_names']})(/|\.py$)|(^|/)({PATTERNS['python_modules']})\.py$")
+NOT_SOURCE = re.compile(rf"(?i)(^|/)({PATTERNS['folders']})/|{PATTERNS['paths']}")
 """The same for files in other languages than Python."""
 JAVASCRIPT_SUFFIXES = (".js", ".mjs", ".cjs", ".jsx")
 DECLARATIONS = re.compile(r"\.d\.[cm]?ts$")
 BENCHMARK_NAME = re.compile(r"(?i)human[-_ ]?eval|\bmbpp\b|has_close_elements")
 GENERATED = re.compile(r"(?i)auto[- ]?generated|generated (by|from|file)|do not edit|this file was generated|stainless")
-TRANSPILED = re.compile(
-    r"//[#@] sourceMappingURL|\b__esModule\b|\b__(awaiter|generator|extends|assign|decorate|importStar|spreadArray)\b"
-    r"|\b_interopRequire|\b_classCallCheck|\b_createClass\b|\b_objectSpread|__webpack_require__|\b_jsxs?\(|@babel/runtime"
-)
-"""Text that compilers and bundlers write into JavaScript."""
+TRANSPILED = re.compile(PATTERNS["transpiled"])
 GENERATOR = re.compile(r"(?i)<meta [^>]*\bgenerator\b")  # pages of documentation made from comments
 FLOW = re.compile(r"@flow\b")  # JavaScript with types that is no TypeScript
 CPLUSPLUS = re.compile(r"^\s*(class|namespace|template|using|public:|private:)\b|\bstd::|\bnullptr\b", re.MULTILINE)

@@ -12,17 +12,21 @@ import shutil
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from dg_lsp.errors import InputFileError
 from dg_lsp.system import replacement
 from dg_training.adapt import Adaptation, checkpoint_path
+from dg_training.options import Causal, Device, FileType, Name, Root, device_of
 from dg_training.train import AdaptOptions, Trainer
+
+app = typer.Typer(no_args_is_help=True, help="Train on a machine without a network that is yours for some minutes.")
 
 MIB = 2**20
 MANIFEST = "manifest.json"
@@ -33,15 +37,6 @@ EXPORTS = "exports"
 LOG = "log.jsonl"
 NAME = "gpu"
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """The folder that is copied back, and its limits."""
-
-    out: Path
-    slice_bytes: int = 15 * MIB  # of one file
-    total_bytes: int = 60 * MIB
 
 
 class RunLog:
@@ -68,50 +63,65 @@ class RunLog:
         return time.monotonic() - self._started
 
 
+@app.command()
 def run(
-    root: Path,
-    packed: Sequence[Path],
-    parcel: Parcel,
-    options: AdaptOptions,
-    *,
-    part_minutes: float,
-    start: Path | None = None,
+    root: Root,
+    out: Annotated[Path, typer.Option(envvar="OUT", help="The folder whose files are copied back.")],
+    packed: Annotated[list[Path] | None, typer.Option("--pack", help="A folder of slices; may be repeated.")] = None,
+    start: Annotated[Path | None, typer.Option(help="The model file to start with; default: the packed one.")] = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="`--start` came from a lost machine: go on there.")] = False,
+    minutes: Annotated[float, typer.Option(help="Planned training of the whole run, over all commands.")] = 20,
+    part: Annotated[float, typer.Option(help="Minutes of this command; 0: unpack and send only.")] = 9.5,
+    every: Annotated[float, typer.Option(help="Minutes from one export to the next.")] = 3,
+    size: Annotated[float, typer.Option(help="Largest file in `out` in MiB.")] = 15,
+    most: Annotated[float, typer.Option(help="All files in `out` together in MiB.")] = 60,
+    rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 4e-4,
+    causal: Causal = False,
+    file_type: FileType = "IQ4_NL",
+    name: Name = "",
+    device: Device = "",
 ) -> None:
-    """One command: takes slices of the packed run, trains for `part_minutes`, and sends what is missing of the newest
-    export.
+    """Unpack and train; the state of the run stays in the work folder, exports go to `out`.
 
-    With a checkpoint in `root` the run goes on from that. Otherwise it begins with the model file `start`, or else with
-    that of the packed run. Without minutes nothing is trained.
-
-    Raises:
-        InputFileError: there is no corpus, or no whole model file to start with.
-        ModelError: the model file is damaged or not supported.
+    With a checkpoint in the work folder the run goes on from that. The slices that are missing of the newest export are
+    sent at the end.
     """
-    log = RunLog(root / LOG, parcel.out)
+    log = RunLog(root / LOG, out)
+    has_state = checkpoint_path(root, NAME).exists()
+    options = AdaptOptions(
+        minutes=minutes,
+        learning_rate=rate,
+        is_causal=causal,
+        name=name,
+        file_type=file_type,
+        device=device_of(device),
+        checkpoint_minutes=every,
+        is_resumed=has_state,
+        is_continued=go_on,
+    )
     is_gpu = options.device.startswith("cuda")
-    device = torch.cuda.get_device_name(options.device) if is_gpu else f"{platform.machine()} CPU"
-    log({"do": "start", "host": platform.node(), "device": device, "torch": torch.__version__})
-    log({"do": "unpacked", "is_whole": unpack(packed, root)})
-    if part_minutes:
+    processor = torch.cuda.get_device_name(options.device) if is_gpu else f"{platform.machine()} CPU"
+    log({"do": "start", "host": platform.node(), "device": processor, "torch": torch.__version__})
+    log({"do": "unpacked", "is_whole": unpack(packed or [], root)})
+    if part:
         start = start or root / START
-        has_state = checkpoint_path(root, NAME).exists()
-        adaptation = Adaptation(start, root, NAME, replace(options, is_resumed=has_state))
+        adaptation = Adaptation(start, root, NAME, options)
         trainer = adaptation.trainer()
         place = {"step": trainer.progress.step, "seconds": round(trainer.progress.seconds, 1)}
         log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
 
         def export() -> None:
             began = log.seconds
-            folder = _export(root, adaptation, trainer, parcel.slice_bytes)
+            folder = _export(root, adaptation, trainer, int(size * MIB))
             log({"do": "exported", "to": folder.name, "took": round(log.seconds - began, 1)})
-            send(root, parcel)
+            send(root, out, int(most * MIB))
 
         with trainer.stopped_by_signal():
-            left = part_minutes * 60 - log.seconds - min(RESERVE, part_minutes * 15)
+            left = part * 60 - log.seconds - min(RESERVE, part * 15)
             trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
-        is_complete = trainer.progress.seconds >= options.minutes * 60
+        is_complete = trainer.progress.seconds >= minutes * 60
         log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": is_complete})
-    log({"do": "sent", "missing": send(root, parcel)})
+    log({"do": "sent", "missing": send(root, out, int(most * MIB))})
 
 
 def _export(root: Path, adaptation: Adaptation, trainer: Trainer, slice_bytes: int) -> Path:
@@ -131,60 +141,62 @@ def _exports(root: Path) -> list[Path]:
     return sorted((root / EXPORTS).glob("[0-9]*"))
 
 
-def send(root: Path, parcel: Parcel) -> int:
-    """Move slices of the newest export into the parcel, as far as there is room.
+def send(root: Path, out: Path, most: int) -> int:
+    """Move slices of the newest export into the folder that is copied back, at most so many bytes with what is there.
 
-    Returns the number of slices that are left. Older exports in the parcel are removed.
+    Returns the number of slices that are left. Older exports in the folder are removed.
     """
     if not (folders := _exports(root)):
         return 0
     newest = folders[-1]
-    target = parcel.out / newest.name
-    for old in parcel.out.iterdir():
+    target = out / newest.name
+    for old in out.iterdir():
         if old.is_dir() and old != target:
             shutil.rmtree(old)
     target.mkdir(exist_ok=True)
     shutil.copyfile(newest / MANIFEST, target / MANIFEST)
     missing = sorted(set(newest.iterdir()) - {newest / MANIFEST})
-    room = parcel.total_bytes - sum(path.stat().st_size for path in parcel.out.rglob("*") if path.is_file())
+    room = most - sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     while missing and (size := missing[0].stat().st_size) <= room:
         shutil.move(missing.pop(0), target)
         room -= size
     return len(missing)
 
 
-def collect(homes: Sequence[Path], path: Path) -> dict[str, Any]:
-    """Join the newest export whose slices are all in `homes`, the folders that came back, and write it to `path`.
-
-    Returns its manifest.
-
-    Raises:
-        InputFileError: there is no whole export.
-    """
+@app.command()
+def collect(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that came back.")],
+    out: Annotated[Path, typer.Option(help="The GGUF to write.")],
+) -> None:
+    """Join the newest whole export."""
     errors = []
-    names = {manifest.parent.name for home in homes for manifest in home.glob(f"*/{MANIFEST}")}
+    names = {manifest.parent.name for folder in folders for manifest in folder.glob(f"*/{MANIFEST}")}
     for name in sorted(names, reverse=True):
         try:
-            facts, content = join_file([home / name for home in homes])
+            facts, content = join_file([folder / name for folder in folders])
         except InputFileError as error:
             errors.append(str(error))
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacement(path) as new:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacement(out) as new:
             new.write_bytes(content)
-        return facts
-    raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, homes))}")
+        progress = f"step {facts['step']}, {facts['tokens'] / 1e6:.2f} M tokens"
+        print(f"{out}: {len(content) / MIB:.1f} MiB, {progress}")
+        return
+    raise InputFileError("; ".join(errors) or f"no export in {', '.join(map(str, folders))}")
 
 
 # what travels
 
 
-def pack(root: Path, folder: Path, slice_bytes: int, start: Path | None = None) -> None:
-    """Writes the corpus in `root` and the model `start` as one archive in slices into a new `folder`.
-
-    Raises:
-        InputFileError: there is no corpus.
-    """
+@app.command()
+def pack(
+    root: Root,
+    to: Annotated[Path, typer.Option(help="The folder of the slices; what is in it is removed.")],
+    start: Annotated[Path | None, typer.Option(help="The model file to start with.")] = None,
+    size: Annotated[float, typer.Option(help="Largest slice in MiB.")] = 50,
+) -> None:
+    """Write the corpus that `data` made and the model to start with in slices."""
     if missing := [name for name in CORPUS if not (root / name).exists()]:
         raise InputFileError(f"{root} has no {missing[0]}: python -m dg_training data makes it")
     archive = BytesIO()
@@ -193,8 +205,9 @@ def pack(root: Path, folder: Path, slice_bytes: int, start: Path | None = None) 
             tar.add(root / name, name)
         if start is not None:
             tar.add(start, START)
-    shutil.rmtree(folder, ignore_errors=True)
-    split_file(ARCHIVE, archive.getvalue(), folder, slice_bytes, {})
+    shutil.rmtree(to, ignore_errors=True)
+    split_file(ARCHIVE, archive.getvalue(), to, int(size * MIB), {})
+    print("\n".join(f"{path}: {path.stat().st_size / MIB:.1f} MiB" for path in sorted(to.iterdir())))
 
 
 def unpack(folders: Sequence[Path], root: Path) -> bool:

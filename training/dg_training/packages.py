@@ -23,9 +23,8 @@ from pathlib import Path
 PACKAGES = Path(__file__).with_name("packages.toml")
 STDLIB = "stdlib"
 NPM, DEBIAN, DEBIAN_SOURCE = "npm:", "debian:", "debian-source:"
-PREFIXES = {"versions": "", "npm": NPM, "debian": DEBIAN, "debian-source": DEBIAN_SOURCE}
-"""Of the names in each table of packages.toml."""
 FOLDERS = {"": "wheels", NPM: "npm", DEBIAN: "debian", DEBIAN_SOURCE: "debian-source"}
+"""By the prefix of a package's name; a table of packages.toml, too."""
 INSTALLED = re.compile(r"usr/share/(gocode/src|cargo/registry)/")  # where Debian installs source code
 MAX_BYTES = 1_000_000  # larger files are not read
 NUM_DOWNLOADS = 4  # at the same time
@@ -105,7 +104,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 def read_package_list(path: Path = PACKAGES) -> tuple[dict[str, str], frozenset[str]]:
     """The content of packages.toml: exact versions, and the packages of the validation split."""
     table = tomllib.loads(path.read_text())
-    versions = {prefix + name: v for key, prefix in PREFIXES.items() for name, v in table.get(key, {}).items()}
+    versions = {prefix + name: v for prefix, key in FOLDERS.items() for name, v in table.get(key, {}).items()}
     return versions, frozenset(table["held_out"])
 
 
@@ -118,17 +117,17 @@ def download(versions: Mapping[str, str], root: Path) -> list[str]:
     apt = _apt_options(root / "apt") if any(name.startswith((DEBIAN, DEBIAN_SOURCE)) for name, _ in missing) else []
     pip = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     commands = {
-        "": [*pip, "--only-binary=:all:"],
-        NPM: ["npm", "pack", "--silent"],
-        DEBIAN: ["apt-get", *apt, "download"],
-        DEBIAN_SOURCE: ["apt-get", *apt, "source", "--download-only"],
+        "": [*pip, "--only-binary=:all:", "{}=={}"],
+        NPM: ["npm", "pack", "--silent", "{}@{}"],
+        DEBIAN: ["apt-get", *apt, "download", "{}={}"],
+        DEBIAN_SOURCE: ["apt-get", *apt, "source", "--download-only", "{}={}"],
     }
-    separators = {"": "==", NPM: "@", DEBIAN: "=", DEBIAN_SOURCE: "="}
 
     def fetch(item: tuple[str, str]) -> int:
-        prefix = registry_of(item[0])
-        command = [*commands[prefix], item[0].removeprefix(prefix) + separators[prefix] + item[1]]
-        return _run(command, root / FOLDERS[prefix])
+        name, version = item
+        prefix = registry_of(name)
+        *command, form = commands[prefix]
+        return _run([*command, form.format(name.removeprefix(prefix), version)], root / FOLDERS[prefix])
 
     with ThreadPoolExecutor(NUM_DOWNLOADS) as pool:
         return [name for (name, _), code in zip(missing, pool.map(fetch, missing), strict=True) if code]

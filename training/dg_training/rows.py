@@ -73,11 +73,11 @@ class TrainingBatch:
 
 
 class _Placed(NamedTuple):
-    """A document in a row: clean tokens [start, end); its middle starts at `middle`, or -1."""
+    """A document in a row: clean tokens [start, end), of which [middle, end) are its middle."""
 
     start: int
-    end: int
     middle: int
+    end: int
 
 
 class BatchStream:
@@ -113,9 +113,8 @@ class BatchStream:
             tokens[at:end] = doc.ids
             document[at:end] = i
             position[at:end] = np.arange(len(doc.ids))
-            middle = at + doc.middle if doc.middle >= 0 else -1
-            in_middle[middle if middle >= 0 else end : end] = True
-            placed.append(_Placed(at, end, middle))
+            in_middle[at + doc.middle : end] = True
+            placed.append(_Placed(at, at + doc.middle, end))
             at = end
         for i, (doc_placed, first, size) in enumerate(self._canvases(placed, canvas_length)):
             content = tokens[first : min(doc_placed.end, first + size)]
@@ -123,7 +122,7 @@ class BatchStream:
             context_start[i] = doc_placed.start
             length[i] = size
             num_content[i] = len(content)
-            is_middle[i] = 0 <= doc_placed.middle <= first
+            is_middle[i] = doc_placed.middle <= first
             target[i] = END_OF_MIDDLE
             target[i, : len(content)] = content
         return TrainingBatch(
@@ -150,17 +149,16 @@ class BatchStream:
         num = self.config.num_noisy // canvas_length
         rng = self.rng
         canvases: list[tuple[_Placed, int, int]] = []
-        for document in [document for document in documents if document.middle >= 0] * self.config.max_copies:
+        for document in documents * self.config.max_copies:
             at = document.middle
             while at < document.end and len(canvases) < num:
                 canvases.append((document, at, self._length(canvas_length)))
                 at += canvases[-1][2]
-        text_ends = [(d, d.middle if d.middle >= 0 else d.end) for d in documents]
-        texts = [(document, end) for document, end in text_ends if end - document.start > 8]
+        texts = [document for document in documents if document.middle - document.start > 8]
         while len(canvases) < num and texts:
-            document, end = texts[int(rng.integers(len(texts)))]
-            at = int(rng.integers(document.start + 1, end - 4))
-            canvases.append((document, at, min(self._length(canvas_length), end - at)))
+            document = texts[int(rng.integers(len(texts)))]
+            at = int(rng.integers(document.start + 1, document.middle - 4))
+            canvases.append((document, at, min(self._length(canvas_length), document.middle - at)))
         return canvases
 
     def _length(self, canvas_length: int) -> int:

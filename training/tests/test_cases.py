@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from dg_lsp.errors import InputFileError
 from dg_training import cases
-from dg_training.__main__ import app
 from dg_training.cases import CASE_SETS, CaseKind, draw_cases
+from dg_training.commands import app
 from dg_training.store import CorpusFile, write_texts
 
 NUM_CASES = {CaseKind.LINE_END: 50, CaseKind.WHOLE_LINE: 30, CaseKind.BLOCK: 20}

@@ -232,7 +232,7 @@ def test_only_pinned_permissive_packages_are_used(tmp_path, monkeypatch):
     write_wheel(folder, "copyleft", "1.0", "GPL-3.0-only", {"d.py": texts[3]})
     write_wheel(folder, "good", "0.9", "MIT", {"old.py": texts[4]})
     packages = tmp_path / "packages.toml"
-    packages.write_text('held_out = ["held"]\n[versions]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n')
+    packages.write_text('held_out = ["held"]\n[wheels]\ngood = "1.0"\nheld = "2.0"\ncopyleft = "1.0"\n')
     monkeypatch.setattr(corpus, "standard_library", lambda: Package("stdlib", "3", "PSF-2.0", stdlib))
     monkeypatch.setattr(corpus, "MAX_REPEATED_LINES", 0.99)  # toy files share most of their lines
     manifest = corpus.prepare(tmp_path, packages=packages, num_processes=1)

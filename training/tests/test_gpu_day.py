@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -15,24 +14,22 @@ from typer.testing import CliRunner
 
 import dg_training.__main__ as command_line
 from dg_lsp.errors import InputFileError
-from dg_training import gpu_day, train
-from dg_training.adapt import adapt
+from dg_training import adapt as adaptation
+from dg_training import commands, gpu_day, train
 from dg_training.pretrained import read_pretrained
 from dg_training.rows import RowConfig
 from dg_training.store import read_texts
-from dg_training.train import AdaptOptions
 
 MIB = 2**20
 ROOT = Path(__file__).parents[1]
 ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
-OPTIONS = AdaptOptions(minutes=0.5, num_tokens=640, learning_rate=2e-3, file_type="F32", rows=ROWS)
 
 
 def test_a_packed_run_is_unpacked_once_all_slices_have_come(toy, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(bytes(200_000))
     packed, there = tmp_path / "packed", tmp_path / "there"
-    gpu_day.pack(toy.root, packed, 100_000, model)
+    gpu_day.pack(toy.root, packed, model, 0.1)
     slices = sorted(packed.glob("run.tar.*"))
     first = tmp_path / "first"
     first.mkdir()
@@ -46,7 +43,7 @@ def test_a_packed_run_is_unpacked_once_all_slices_have_come(toy, tmp_path):
 
 def test_without_a_corpus_nothing_is_packed(tmp_path):
     with pytest.raises(InputFileError, match="python -m dg_training data"):
-        gpu_day.pack(tmp_path, tmp_path / "packed", 1000)
+        gpu_day.pack(tmp_path, tmp_path / "packed")
 
 
 def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
@@ -75,7 +72,7 @@ sys.exit(command_line.main())
 
 
 def invoke(*arguments):
-    done = CliRunner().invoke(command_line.app, [str(argument) for argument in arguments])
+    done = CliRunner().invoke(commands.app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -83,7 +80,8 @@ def invoke(*arguments):
 def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeypatch):
     write(tmp_path / "source.gguf", "llama", toy.texts[:50])
     first = tmp_path / "first.gguf"
-    adapt(tmp_path / "source.gguf", toy.root, first, replace(OPTIONS, max_steps=0), lambda _: None)
+    once = ("--steps", 0, "--tokens", 640, "--format", "F32")
+    invoke("adapt", tmp_path / "source.gguf", "--root", toy.root, "--out", first, *once)
     invoke("gpu-day", "pack", "--root", toy.root, "--to", tmp_path / "packed", "--start", first, "--size", 8)
     (tmp_path / "run.py").write_text(RUN)
     there, homes = tmp_path / "there", [tmp_path / f"home-{i}" for i in range(4)]
@@ -133,9 +131,11 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeyp
 
     # a new machine goes on from the file that came home
     monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
-    new, parcel = tmp_path / "new", gpu_day.Parcel(homes[3], MIB)
-    options = replace(OPTIONS, checkpoint_minutes=0.01, is_continued=True)
-    gpu_day.run(new, [tmp_path / "packed"], parcel, options, part_minutes=0.02, start=home)
+    monkeypatch.setattr(adaptation, "CPU_ROWS", ROWS)
+    new = tmp_path / "new"
+    options = {"--root": new, "--pack": tmp_path / "packed", "--start": home, "--out": homes[3], "--format": "F32"}
+    times = {"--minutes": 0.5, "--part": 0.02, "--every": 0.01}
+    invoke("gpu-day", "run", "--continue", *chain(*options.items(), *times.items()))
     lines = [json.loads(line) for line in (homes[3] / "log.jsonl").read_text().splitlines()]
     begun = next(line for line in lines if line.get("do") == "train")
     assert (begun["from"], begun["step"]) == (str(home), step)
@@ -146,7 +146,7 @@ def test_a_missing_dependency_is_named_in_one_line(monkeypatch, capsys):
     def fail():
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(command_line, "app", fail)
+    monkeypatch.setattr(commands, "app", fail)
     assert command_line.main() == 2
     message = "training needs torch: in a clone, run pip install torch==2.13.0, then pip install -e . -e training\n"
     assert capsys.readouterr() == ("", message)

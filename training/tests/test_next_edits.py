@@ -6,7 +6,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
-from dg_training.__main__ import app
+from dg_training.commands import app
 from dg_training.next_edits import fit
 
 TEXTS = (
