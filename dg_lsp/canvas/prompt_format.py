@@ -27,8 +27,6 @@ SUFFIX_SHARE = 0.3
 """Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
 SNIPPETS_SHARE = 0.25
 """Largest fraction of a prompt's tokens for all snippets."""
-GAP_LENGTHS = (4, 8, 16, 32)
-"""Default gap lengths in tokens."""
 PREFIX_TAIL = 8
 """Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
 MIN_SUFFIX = 8
@@ -407,7 +405,7 @@ def num_frozen(layout: Layout) -> int:
 def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
     """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
     most = max(1, length - num_frozen(layout))
-    fitting = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
+    fitting = tuple(size for size in spec.gap_lengths if size <= most) or (most,)
     return fitting if len(layout.tail_ids) else fitting[-1:]
 
 

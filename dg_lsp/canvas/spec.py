@@ -231,8 +231,8 @@ class ModelSpec:
     is_thinking: bool = False  # the chat template makes the model think before it answers
     self_conditioning: SideFile | None = None
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
-    gap_lengths: tuple[int, ...] = ()
-    """Gap lengths that are tried in one pass when the length of the fill is unknown, ascending."""
+    gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
+    """Gap lengths in tokens that are tried in one pass when the length of the fill is unknown, ascending."""
     repetition_match: int = 0
     """Length of an n-gram of the buffer whose continuation overrides the prediction of a small model; 0: none does."""
     expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file

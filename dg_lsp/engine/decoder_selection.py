@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
-from dg_lsp.canvas.prompt_format import GAP_LENGTHS, num_frozen
+from dg_lsp.canvas.prompt_format import num_frozen
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
@@ -161,6 +161,7 @@ class DecoderSelection:
             max_tokens=settings.max_tokens if request.max_tokens is None else request.max_tokens,
             max_lines=request.line_limit,
             num_candidates=request.num_candidates,
+            end_of=request.end_of,
             min_confidence=request.min_confidence(settings) or 0.0,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
@@ -243,7 +244,7 @@ def canvas_length(
             f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"
         )
     if decoder is DecoderName.INFILL:
-        least = frozen + (spec.gap_lengths or GAP_LENGTHS)[-1]
+        least = frozen + spec.gap_lengths[-1]
     else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
         least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
     return wanted or spec.canvas_for(least)

@@ -25,7 +25,6 @@ import numpy as np
 from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
 from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
-    GAP_LENGTHS,
     GAP_MARK,
     PASS_TOKENS,
     in_infill_format,
@@ -36,8 +35,9 @@ from dg_lsp.canvas.prompt_format import (
     template_words,
 )
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptFormat
-from dg_lsp.context.document import Snapshot, TextStyle
+from dg_lsp.context.document import Cursor, Snapshot, TextStyle
 from dg_lsp.context.gaps import STAND_IN, Gap
+from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
@@ -45,6 +45,7 @@ from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import join_scores
 from dg_lsp.engine.request import FillRequest, Priority, Replacement, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.engine.rewrite import RangeTask
+from dg_lsp.postprocess.text_edits import is_among_statements, is_remark
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, breakage
 from dg_lsp.settings import CompletionSettings
 
@@ -78,7 +79,7 @@ class GapsLayout:
     def sizes(self, spec: ModelSpec) -> tuple[int, ...]:
         """Lengths of the gaps to try in one pass, ascending: those that fit into the model's longest canvas."""
         most = max(1, (spec.longest_block - self._num_frozen) // self.num_gaps)
-        sizes = tuple(size for size in spec.gap_lengths or GAP_LENGTHS if size <= most) or (most,)
+        sizes = tuple(size for size in spec.gap_lengths if size <= most) or (most,)
         while len(sizes) > 1 and sum(self._num_frozen + self.num_gaps * size for size in sizes) > PASS_TOKENS:
             sizes = sizes[:-1]
         return sizes
@@ -189,8 +190,10 @@ class GapsText:
             old = self._parts[2 * number + 1]
             whole = replace(self._snapshot, text=before + old + self._after(number))
             reason = verdict.fault
-            if verdict.text.strip() == self._old[number].strip():
+            if verdict.text.strip() in (self._old[number].strip(), STAND_IN):
                 reason = Reason.UNCHANGED
+            elif not before.rpartition("\n")[2].strip() and is_remark(verdict.text, language_of(whole.language)):
+                reason = Reason.HOLLOW
             elif reason is None and verdict.confidence < settings.min_confidence:
                 reason = Reason.LOW_CONFIDENCE
             elif reason is None:
@@ -278,8 +281,12 @@ class GapsFill(RangeTask):
         snapshot, offset = self._text.opened(number, number)
         decoder = None if self._model is not None else self._request.decoder
         seed = self._request.seed
-        steps = self._complete(snapshot, offset, Priority.INVOKED, seed=seed, max_lines=None, decoder=decoder)
-        result = yield from steps
+        gap = self._request.gaps[number]
+        is_line = not gap.hint and is_among_statements(Cursor.at(snapshot.text, offset), language_of(snapshot.language))
+        max_lines = 1 if is_line else None
+        result = yield from self._complete(
+            snapshot, offset, Priority.INVOKED, seed=seed, max_lines=max_lines, decoder=decoder, is_gap=True
+        )
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
         self._take_best(number, result.candidates or rejections)
 
@@ -324,7 +331,7 @@ class GapsFill(RangeTask):
     def _judge(self, task: DecodeTask, draft: Draft, number: int) -> Verdict:
         if not draft.is_ended:
             return Rejection(Reason.UNFINISHED)
-        fill = FillRequest(*self._text.opened(number, number))
+        fill = FillRequest(*self._text.opened(number, number), is_gap=True)
         verdict = fill.judge(task.stop.decode(draft.ids), draft.score)
         return replace(verdict, confidence=task.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 

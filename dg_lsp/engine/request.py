@@ -13,7 +13,9 @@ from dg_lsp.canvas.chat import Turn
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Cursor, Snapshot, allowed_lines
 from dg_lsp.context.gaps import Gap
+from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import NO_SNIPPETS, Snippets
+from dg_lsp.postprocess.text_edits import gap_end
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite
 from dg_lsp.settings import NO_OPTIONS, CompletionSettings, SamplerOptions
 
@@ -206,6 +208,8 @@ class EngineRequest(ABC, Generic[Result_co]):
 
     client: Hashable = 0  # the session or machine, where several share the model: they share no cache
     sampler: SamplerOptions = NO_OPTIONS  # in place of the model's own values
+    decoder: DecoderName | None = None  # None takes the setting, or of a chat the one with the least expected time
+    seed: int = 0
     slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
     endpoint: str = ""  # the path of the HTTP API or the method of LSP, for the audit log
     id: str = ""  # of the audit record; empty leaves it to the log
@@ -257,8 +261,7 @@ class FillRequest(DocumentRequest[FillResult]):
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     deadline_ms: float | None = None
     early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
-    decoder: DecoderName | None = None  # None takes the setting
-    seed: int = 0
+    is_gap: bool = False  # in place of a placeholder: one argument, or statements of the block around it
     priority: Priority = field(default=Priority.TYPED, compare=False)
     cursor: Cursor = field(init=False, repr=False, compare=False)
     """The lines around the offset, computed once for all that look at them."""
@@ -280,10 +283,15 @@ class FillRequest(DocumentRequest[FillResult]):
         is_guess = self.priority is Priority.TYPED or not self.snapshot.text.strip()
         return settings.min_confidence if is_guess else None
 
+    def end_of(self, fill: str) -> int | None:
+        """Offset at which a fill is over, whatever follows; None if it is not. See `gap_end`."""
+        return gap_end(fill, self.cursor, language_of(self.snapshot.language)) if self.is_gap else None
+
     def judge(self, fill: bytes, score: float) -> Verdict:
-        """See `postprocess.validate.judge`."""
+        """See `postprocess.validate.judge`; of a gap, the part before its end."""
+        text = fill.decode("utf-8", "surrogateescape")
         return judge(
-            fill,
+            text[: self.end_of(text)].encode("utf-8", "surrogateescape"),
             snapshot=self.snapshot,
             offset=self.offset,
             cursor=self.cursor,
@@ -304,10 +312,8 @@ class RewriteRequest(DocumentRequest[RewriteResult]):
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
     deadline_ms: float = 60_000.0  # an unfinished rewrite is rejected
-    seed: int = 0
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
-    decoder: DecoderName | None = None  # for the gaps; None takes the setting
     num_candidates: int = 1  # of several, improbable ones are not rejected: the caller selects one
 
     @override
@@ -354,12 +360,10 @@ class ChatRequest(EngineRequest[FillResult]):
     name: str  # of the conversation
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
     stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
-    decoder: DecoderName | None = None  # None takes the one with the least expected time to a token
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS
-    seed: int = 0
 
     @property
     @override

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
-from dg_lsp.postprocess.brackets import OPENERS, balance
+from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance
 
 NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
@@ -137,11 +137,10 @@ def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     A completion inside a function does not include the next function. Where only the indentation ends a block, it is
     cut before the first line that is less deep than the cursor.
     """
-    lines = fill.split("\n")
     if language.ends_by_depth and not cursor.line_prefix.strip():
-        width = depth_of(cursor.line_prefix)
-        end = next((at for at, line in enumerate(lines) if at and line.strip() and depth_of(line) < width), len(lines))
-        return "\n".join(lines[:end]).rstrip() if end < len(lines) else fill
+        end = _block_end(fill, cursor)
+        return fill if end is None else fill[:end].rstrip()
+    lines = fill.split("\n")
     has_scopes = bool(language.indents) or language.block_end is not None
     if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
@@ -149,6 +148,45 @@ def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
         if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
             return "\n".join(lines[:i]).rstrip()
     return fill
+
+
+def _block_end(fill: str, cursor: Cursor) -> int | None:
+    """Offset of the line end before the first line that is less deep than the cursor."""
+    width = depth_of(cursor.line_prefix)
+    lines = fill.split("\n")
+    end = next((at for at, line in enumerate(lines) if at and line.strip() and depth_of(line) < width), None)
+    return None if end is None else len("\n".join(lines[:end]))
+
+
+def gap_end(fill: str, cursor: Cursor, language: Language) -> int | None:
+    """Offset at which the fill of a gap leaves it; None if it does not.
+
+    An argument ends before a comma that follows the gap, and before a bracket that the fill does not open. Statements
+    end where their block does.
+    """
+    cursor = cursor.as_shown()
+    rest = cursor.line_rest.lstrip()
+    if not rest.startswith((",", *CLOSERS)):
+        return _block_end(fill, cursor) if cursor.is_blank_line else None
+    commas = (at for at, char in enumerate(fill) if char == rest[0] == ",")
+    end = next((at for at in commas if not balance(fill[:at], language).num_unmatched), None)
+    return balance(fill, language).first_stray if end is None else end
+
+
+def is_among_statements(cursor: Cursor, language: Language) -> bool:
+    """Whether the line above or below a blank line is code of the same block, and no comment or string about it."""
+    cursor = cursor.as_shown()
+    width = depth_of(cursor.line_prefix)
+    neighbours = (next(filter(str.strip, lines), "") for lines in (reversed(cursor.above), cursor.below))
+    block = [line for line in neighbours if line and depth_of(line) >= width]
+    return not all(is_remark(line, language) or line.endswith(tuple(language.multiline)) for line in block)
+
+
+def is_remark(statement: str, language: Language) -> bool:
+    """Whether a statement only documents code: it has comments and nothing else, or is a string of several lines."""
+    lines = [line.strip() for line in statement.split("\n") if line.strip()]
+    is_comment = bool(language.comment) and all(line.startswith(language.comment) for line in lines)
+    return is_comment or any(lines[0].startswith(quote) and lines[-1].endswith(quote) for quote in language.multiline)
 
 
 def deepen(text: str, old: str) -> str:

@@ -140,6 +140,29 @@ def test_a_gap_without_a_good_fill_stays_as_it_was(fill, reason):
     assert [gap.reason for gap in result.gaps] == [None, reason]
 
 
+BODY = "def f(a):\n    {}\n    return a\n"
+BLOCK = "def f(a):\n    if a:\n        {}\n    return a\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "placeholder", "fill", "filled"),
+    [
+        pytest.param("x = g({}, 1)\n", "", "[2, 3], 4)", "[2, 3]", id="an argument"),
+        pytest.param("x = g({})\n", "...", "2, 3)[0]", "2, 3", id="the last arguments"),
+        pytest.param(BODY, "pass", "a = 1\n    a = 2", "a = 1", id="a statement among others"),
+        pytest.param(
+            BLOCK, "pass", "a = 1\n        a = 2\n    else:\n        a = 3", "a = 1\n        a = 2", id="a block"
+        ),
+        pytest.param('def f(a):\n    """A."""\n    {}\n', "pass", "a = 1\n    a = 2", "a = 1\n    a = 2", id="a body"),
+        pytest.param(BODY, "# TODO: set\n    pass", "a = 1\n    a = 2", "a = 1\n    a = 2", id="a description"),
+    ],
+)
+def test_a_fill_ends_with_its_argument_its_line_or_its_block(source, placeholder, fill, filled):
+    text = source.format(placeholder)
+    result = drain(request(text).run(engine_of(ScriptedDenoiser(fill)), float("inf")))
+    assert applied(result, text) == source.format(filled)
+
+
 def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before():
     source = "def f():\n    pass\n    print(injected, ...)\n    return ...\n"
     fills = {"    ": "x = 1", "    return ": "injected"}
@@ -148,10 +171,17 @@ def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before
     assert applied(result, source) == "def f():\n    x = 1\n    print(injected, x)\n    return injected\n"
 
 
-def test_without_any_good_fill_the_rewrite_is_rejected():
-    for fill, options, reason in (("", {}, Reason.EMPTY), ("a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE)):
-        result = drain(request("x = ...\n").run(engine_of(ScriptedDenoiser(fill), **options), float("inf")))
-        assert (result.text, result.reason) == ("", reason)
+@pytest.mark.parametrize(
+    ("source", "fill", "options", "reason"),
+    [
+        ("x = ...\n", "", {}, Reason.EMPTY),
+        ("x = ...\n", "a", {"min_confidence": 1.0}, Reason.LOW_CONFIDENCE),
+        ("a = 1\npass\n", "# later", {}, Reason.HOLLOW),
+    ],
+)
+def test_without_any_good_fill_the_rewrite_is_rejected(source, fill, options, reason):
+    result = drain(request(source).run(engine_of(ScriptedDenoiser(fill), **options), float("inf")))
+    assert (result.text, result.reason) == ("", reason)
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, INFILL_SPECS[0]], ids=["one after the other", "together"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
-from dg_lsp.canvas.spec import PromptCut, PromptFormat
+from dg_lsp.canvas.spec import PromptCut
 from dg_lsp.gguf import read_header
 from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, FAMILIES, MINI, PRESETS, locate
@@ -53,7 +53,6 @@ def test_a_family_is_consistent(family):
     assert family.end_ids or family.is_drafter or getattr(family.sampling, "block_length", 1), "the file has them"
     for lengths in (family.canvas_lengths, family.gap_lengths):
         assert list(lengths) == sorted(set(lengths))
-    assert bool(family.gap_lengths) == (family.prompt_format is PromptFormat.INFILL)
     assert getattr(family.sampling, "mask_id", None) not in family.end_ids
 
 

@@ -196,6 +196,7 @@ class Limits:
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
     is_raw: bool = False  # the text may repeat itself
     stops: tuple[str, ...] = ()  # texts that end it
+    end_of: Callable[[str], int | None] = lambda _: None  # see `FillRequest.end_of`
     is_stopped: Callable[[], bool] = bool  # the user has stopped it
     max_length: int = 0  # tokens of prompt and text that a canvas may follow; 0: those of the longest prompt of a fill
 
@@ -283,9 +284,9 @@ class StopCriteria:
         return limit + next((at for at, size in enumerate(sizes) if size > len(self.removed)), len(ids))
 
     def _find_stop(self, text: str) -> int | None:
-        """Offset of the line end before the first line that begins with the stop."""
+        """Offset of the line end before the first line that begins with the stop, or of the end of a gap."""
         if not self.stop:
-            return None
+            return self.limits.end_of(text)
         at = f"\n{text}".find(f"\n{self.stop}")
         return max(0, at - 1) if at >= 0 else None
 
