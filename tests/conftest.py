@@ -50,31 +50,6 @@ def pytest_unconfigure():
         module.errnull_file.close()
 
 
-class Giant(str):
-    """A line of five million characters, created when sliced; `num_read` counts them."""
-
-    __slots__ = ("num_read",)
-
-    def __new__(cls):
-        text = super().__new__(cls)
-        text.num_read = 0
-        return text
-
-    def __len__(self):
-        return 5_000_000
-
-    def __getitem__(self, part):
-        assert isinstance(part, slice)
-        length = len(range(*part.indices(len(self))))
-        self.num_read += length
-        return "x" * length
-
-
-@pytest.fixture
-def giant_line():
-    return Giant()
-
-
 @pytest.fixture
 def user_settings(tmp_path_factory, monkeypatch):
     """`user_settings(text)` writes the user's settings file."""

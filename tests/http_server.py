@@ -87,7 +87,6 @@ def engine_of(denoiser, may_open=None):
 
 
 def run_in_thread(server):
-    """Serves until `server.stop()`; returns the thread."""
     thread = threading.Thread(target=server.run)
     thread.start()
     return thread

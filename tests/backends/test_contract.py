@@ -1,5 +1,7 @@
 """The contract of `Denoiser`, for every backend."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from margins import check_close, predict
@@ -221,14 +223,6 @@ def test_bad_canvases_are_refused(denoiser, canvases):
     check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 
-def fail(*_arguments, **_options):
-    raise RuntimeError("out of memory")
-
-
-def llama_fails(*_arguments, **_options):
-    raise BackendError("made up")
-
-
 @pytest.mark.parametrize("denoiser", ["llamacpp-mask", *BIDIRECTIONAL, *CONDITIONED], indirect=True)
 def test_failed_step_keeps_the_prompt_and_a_failed_prefill_or_extension_empties_the_slot(denoiser, monkeypatch):
     prompt, other = encoded(denoiser), encoded(denoiser, AFTER)
@@ -241,10 +235,10 @@ def test_failed_step_keeps_the_prompt_and_a_failed_prefill_or_extension_empties_
     for number, call in enumerate(calls):
         with monkeypatch.context() as patch:
             if isinstance(denoiser, TransformersDenoiser):
-                patch.setattr(denoiser._network, "encode", fail)
-                patch.setattr(denoiser._network, "step", fail)
+                patch.setattr(denoiser._network, "encode", Mock(side_effect=RuntimeError("out of memory")))
+                patch.setattr(denoiser._network, "step", Mock(side_effect=RuntimeError("out of memory")))
             else:
-                patch.setattr(denoiser._context, "decode", llama_fails)
+                patch.setattr(denoiser._context, "decode", Mock(side_effect=BackendError("made up")))
             with pytest.raises(BackendError):
                 call()
         assert denoiser.prefill(0, prompt) == (len(prompt) if number else num_again)

@@ -1,6 +1,7 @@
 """Benchmarks of a remote server: numbers that it does not report are null."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,25 @@ from dg_lsp.bench.dataset import read_cases
 REFERENCES = {case.prefix: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")}
 
 
-@pytest.fixture
-def oracle():
-    """A server that answers with all references, and reports no costs."""
+def answering(text_after, api="completions"):
+    """A server that gives this text after a prompt, in the dialect of one API, and reports no costs."""
 
     def answer(server, connection):
-        prompt = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])["prompt"]
-        text = next((reference for prefix, reference in REFERENCES.items() if prefix.endswith(prompt)), "no")
-        connection.sendall(events(json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}), "[DONE]"))
+        tree = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])
+        text = text_after((tree.get("input_prefix", "") + tree["prompt"]).partition("<|fim_suffix|>")[0])
+        plain, choices = {"content": text, "stop": True}, {"choices": [{"text": text, "finish_reason": "stop"}]}
+        connection.sendall(events(json.dumps(plain if api == "infill" else choices), "[DONE]"))
         connection.close()
 
-    server = LyingServer(answer)
-    yield server
-    server.close()
+    return closing(LyingServer(answer))
+
+
+@pytest.fixture
+def oracle():
+    """A server that answers with all references."""
+    texts = REFERENCES.items()
+    with answering(lambda prompt: next(text for prefix, text in texts if prefix.endswith(prompt))) as server:
+        yield server
 
 
 def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
@@ -58,20 +65,6 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monke
     assert "treasure" not in written
 
 
-def replies_of(api):
-    """A server that answers `return ` with what the file has there, in the dialect of one API."""
-
-    def answer(server, connection):
-        tree = json.loads(server.requests[-1].partition(b"\r\n\r\n")[2])
-        before = (tree.get("input_prefix", "") + tree["prompt"]).partition("<|fim_suffix|>")[0]
-        text = "width * height" if before.endswith("return ") else ""
-        plain, choices = {"content": text, "stop": True}, {"choices": [{"text": text, "finish_reason": "stop"}]}
-        connection.sendall(events(json.dumps(plain if api == "infill" else choices), "[DONE]"))
-        connection.close()
-
-    return LyingServer(answer)
-
-
 @pytest.mark.parametrize(
     ("options", "path", "sent"),
     [
@@ -83,11 +76,11 @@ def replies_of(api):
 )
 def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, path, sent):
     Path("a.py").write_text("def area(width, height):\n    return width * height\n")
-    server = replies_of("infill" if "infill" in options else "completions")
     typing = ("--region", "2-2", "--speed", "0.1")  # slow: an answer of a busy machine is there before the next key
-    command = ("bench", "replay", "a.py", *typing, "--remote", server.url, *options)
-    tree = dg_lsp(*command, "--json").json
-    server.close()
+    api = "infill" if "infill" in options else "completions"
+    with answering(lambda prompt: "width * height" * prompt.endswith("return "), api) as server:
+        command = ("bench", "replay", "a.py", *typing, "--remote", server.url, *options)
+        tree = dg_lsp(*command, "--json").json
     assert server.requests[0].startswith(path) and all(sent in request for request in server.requests)
     assert tree["model"].endswith(f"127.0.0.1:{server.port}")
     assert tree["useful_edits"]["num"] == 1 and tree["ttfue_ms"]["p50"] > 0

@@ -10,8 +10,6 @@ CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * 
 
 
 class Interrupted(ScriptedDenoiser):
-    """Raises KeyboardInterrupt in the step with the number `at`."""
-
     at = 0
 
     def predict(self, *args, **kwargs):

@@ -1,8 +1,11 @@
+from unittest.mock import Mock
+
 import pytest
 
 from dg_lsp.backends.scripted import ScriptedDenoiser
-from dg_lsp.cli import loading, servers, setup
+from dg_lsp.cli import loading, setup
 from dg_lsp.cli.options import ModelOptions, configure
+from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.errors import BackendError
 from dg_lsp.server import app
 from dg_lsp.settings import Settings
@@ -84,12 +87,9 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_settings, tmp_path, monkeypatch):
-    def fail():
-        raise BackendError("the machine is not measured in this test")
-
-    monkeypatch.setattr(setup, "measure", fail)
+    monkeypatch.setattr(setup, "measure", Mock(side_effect=BackendError("the machine is not measured in this test")))
     monkeypatch.setattr(app, "serve_client", lambda *_: 0)
-    monkeypatch.setattr(servers.client, "start", lambda *_: None)
+    monkeypatch.setattr(Endpoint, "start", lambda *_: None)
     user_settings(BAD)
     (tmp_path / "a.py").write_text("x = \n")
     outcome = dg_lsp(*command.split(), *COMMANDS[command].split())
@@ -110,12 +110,8 @@ def test_no_remote_server_is_used_while_files_may_be_excluded_in_vain(dg_lsp, us
 
 def test_a_model_whose_costs_cannot_be_measured_is_closed(monkeypatch):
     """A daemon goes on, and opens other models in this memory."""
-
-    def fail(*_):
-        raise BackendError("the graph failed")
-
     denoiser = ScriptedDenoiser("x")
-    denoiser.predict = denoiser.prefill = fail
+    denoiser.predict = denoiser.prefill = Mock(side_effect=BackendError("the graph failed"))
     monkeypatch.setattr(loading, "open_local", lambda _: (None, denoiser))
     with pytest.raises(BackendError):
         loading.open_engine(Settings())

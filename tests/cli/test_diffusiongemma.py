@@ -1,5 +1,6 @@
 """`dg-lsp fill` with a tiny random DiffusionGemma: the text is noise; shapes, freezing, stops and errors are real."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -32,18 +33,24 @@ def model(tiny_repacked, tmp_path):
     return tuple(Path(shutil.copy(path, tmp_path)) for path in (tiny_repacked, side))
 
 
-@needs_runtime
-def test_a_fill_runs_through_and_is_judged(dg_lsp, position, tiny_repacked):
-    outcome = dg_lsp("fill", position, "--model", tiny_repacked, *QUICK, "--candidates", "2")
+@pytest.fixture(params=[pytest.param("tiny_repacked", marks=needs_runtime), "tiny_checkpoint"])
+def source(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_a_fill_runs_through_and_is_judged(source, dg_lsp, position):
+    outcome = dg_lsp("fill", position, "--model", source, *QUICK, "--candidates", "2")
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
-    assert answer["model"] == "tiny"
+    assert answer["model"] == source.stem
     assert answer["decoder"] in ("diffusion", "infill")
     assert answer["canvas_length"] in (16, 32)
     assert answer["steps"] >= 1
     assert answer["prompt_tokens"] > 0
     assert bool(answer["candidates"]) == (outcome.code == 0)
     assert answer["timings_ms"]["denoise"] > 0
+    memory = r"dg-lsp: \S+ needs 0\.\d GB \(weights 0\.0, .*\), and this machine has [\d.]+ GB free\n"
+    assert re.fullmatch(memory if source.is_dir() else "", outcome.err)
 
 
 @needs_runtime

@@ -1,9 +1,11 @@
 import json
 import re
 import time
+from unittest.mock import Mock
 
 import pytest
 
+from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.decoders import base
 from dg_lsp.errors import BackendError
 
@@ -150,11 +152,9 @@ def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(
     assert source.read_text() == SOURCE
 
 
-def test_the_model_is_closed_after_an_error(dg_lsp, script, source, monkeypatch):
-    def fail(self, *args):
-        raise BackendError("the step failed: try --gpu-layers 0")
-
-    monkeypatch.setattr("dg_lsp.backends.scripted.ScriptedDenoiser.predict", fail)
+def test_the_model_is_closed_after_an_error(dg_lsp, script, source):
+    script.model = ScriptedDenoiser("x")
+    script.model.predict = Mock(side_effect=BackendError("the step failed: try --gpu-layers 0"))
     outcome = dg_lsp("fill", f"{source}:4")
     assert (outcome.code, outcome.out, outcome.err) == (3, "", "dg-lsp: the step failed: try --gpu-layers 0\n")
     assert script.denoiser.is_closed

@@ -19,21 +19,10 @@ def shown(text, offset, fill):
     return excerpt(Snapshot("a.py", text, "python"), offset, Text(fill)).plain.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("text", "offset", "fill", "lines"),
-    [
-        pytest.param(
-            "def f():\n    \nx\n",
-            13,
-            "if y:\n    z",
-            ["  1 │ def f():", "> 2 │     if y:", "> 3 │     z", "  4 │ x", "  5 │ "],
-            id="every line of a completion is marked",
-        ),
-        pytest.param("x" * 999 + "y" * 999, 999, "FILL", [f"> 1 │ {'x' * 300}FILL{'y' * 300}"], id="long line"),
-    ],
-)
-def test_the_code_around_a_completion_is_shown_with_line_numbers(text, offset, fill, lines):
-    assert shown(text, offset, fill) == lines
+def test_every_line_of_a_completion_is_marked_and_long_lines_are_cut():
+    lines = shown("def f():\n    \nx\n", 13, "if y:\n    z")
+    assert lines == ["  1 │ def f():", "> 2 │     if y:", "> 3 │     z", "  4 │ x", "  5 │ "]
+    assert shown("x" * 999 + "y" * 999, 999, "FILL") == [f"> 1 │ {'x' * 300}FILL{'y' * 300}"]
 
 
 @given(st.text(max_size=60), st.integers(0, 60), st.text(max_size=9).map(printable))

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import hub_server
 import presets
@@ -133,12 +134,8 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
     assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
     hub.requests.clear()
-
-    def fail(*_, **__):
-        raise ModelUnsupportedError("no")
-
     with monkeypatch.context() as broken:
-        broken.setattr(models, "quantize", fail)
+        broken.setattr(models, "quantize", Mock(side_effect=ModelUnsupportedError("no")))
         assert stages() == (3, ["convert"])
     (folder / ".dg-lsp-killed").mkdir()
     assert stages() == (0, ["convert", "test"])

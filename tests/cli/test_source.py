@@ -3,6 +3,7 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -72,14 +73,11 @@ class Crash(BaseException):
 @pytest.mark.parametrize("step", ["mkdtemp", "fsync", "replace", "copystat"])
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), Crash()])
 def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeypatch, step, failure):
-    def fail(*args, **kwargs):
-        raise failure
-
     path = tmp_path / "a.py"
     source = source_of(path, b"x")
     owner = {"mkdtemp": tempfile, "fsync": os, "copystat": shutil}.get(step, Path)
     with monkeypatch.context() as patch:
-        patch.setattr(owner, step, fail)
+        patch.setattr(owner, step, Mock(side_effect=failure))
         with pytest.raises(InputFileError if isinstance(failure, OSError) else Crash) as caught:
             source.replace(edit(0, 0, "y"))
     if isinstance(failure, OSError):

@@ -18,6 +18,7 @@ def gaps_of(text, language="python", start=0, end=None):
         ("x = ...\ny = f(..., 1)\nreturn ...\n", ["...", "...", "..."]),
         ("def é(): ...\nx = 'ö'\npass\n", ["...", "pass"]),
         ("x: tuple[int, ...] = a[..., 0]\n", []),
+        ("x: Callable[[...], int]\ny = [[...]]\n", ["..."]),
         ("f(, b)\n", ["f("]),
         ("f(a, , b)\n", [", "]),
         ("f(key=, b=2)\n", ["y="]),
@@ -62,7 +63,3 @@ def test_a_text_that_is_too_long_to_parse_has_lines_only(monkeypatch):
 @pytest.mark.timeout(60)
 def test_a_text_that_takes_too_long_to_parse_has_lines_only():
     assert gaps_of("f(...)\n...\n" + "%w(" * 50_000, language="rust") == ["..."]
-
-
-def test_dots_in_a_list_of_an_index_are_no_placeholder():
-    assert gaps_of("x: Callable[[...], int]\ny = [[...]]\n") == ["..."]

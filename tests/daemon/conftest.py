@@ -14,11 +14,8 @@ from dg_lsp.engine.engine import LocalEngine
 class Scripts:
     def __init__(self):
         self.denoisers = []
-        self.error = None
 
     def __call__(self, settings):
-        if self.error is not None:
-            raise self.error
         self.denoisers.append(ScriptedDenoiser("fill"))
         return LocalEngine(self.denoisers[-1], self.denoisers[-1].tokenizer, settings.completion)
 

@@ -13,7 +13,6 @@ from dg_lsp.settings import ModelSettings, Settings, parse_settings
 
 @pytest.fixture
 def make_pool():
-    """`make_pool(open_engine)` -> a pool that is closed in the end."""
     made = []
 
     def make(open_engine):

@@ -49,6 +49,7 @@ def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
         pytest.param([9, 8], [0, 1], [9, 8], [1, 1], [9, 8], id="all of them"),
         pytest.param([0, 0, 8], [2], [END, 5, 8], [0.99, 0.1, 1], [END, 0, 8], id="not cut by an end token"),
         pytest.param([END, 0, 0], [0], [END, 5, 6], [1, 0.95, 0.2], [END, 5, 0], id="a frozen end token does not cut"),
+        pytest.param([0, 0, 8, 0, 0], [2], [5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2], [5, 0, 8, 7, 0], id="in two gaps"),
     ],
 )
 def test_frozen_positions_stay(before, frozen, ids, confidence, canvas_after):
@@ -72,11 +73,6 @@ def test_exploring_takes_the_sampled_token_at_the_forced_mask_only_and_its_own_p
     step = after(canvas(0, 0), prediction, explore=True)
     assert step.canvas_ids.tolist() == [8, 6]
     assert step.confidence.tolist() == pytest.approx([0.02, 0.95])
-
-
-def test_every_gap_of_a_canvas_settles_from_its_left_end():
-    step = after(canvas(0, 0, 8, 0, 0, frozen=[2]), predicts([5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2]))
-    assert step.canvas_ids.tolist() == [5, 0, 8, 7, 0]
 
 
 def test_an_end_token_closes_its_own_gap_only():

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from chatty import chatty
@@ -70,13 +71,6 @@ class CountedDenoiser(ScriptedDenoiser):
         return super().predict(*args)
 
 
-class FailingDenoiser(ScriptedDenoiser):
-    error: Exception
-
-    def predict(self, *args):  # noqa: ARG002
-        raise self.error
-
-
 class HeldDenoiser(ScriptedDenoiser):
     def predict(self, *args):
         end = time.monotonic() + LONGEST_HOLD
@@ -101,8 +95,8 @@ def slow_fill(prefix, suffix):
 
 
 def failing(error):
-    denoiser = FailingDenoiser("x")
-    denoiser.error = error
+    denoiser = ScriptedDenoiser("x")
+    denoiser.predict = Mock(side_effect=error)
     return denoiser
 
 

@@ -282,6 +282,7 @@ def test_the_first_rewrite_with_which_a_test_passes_is_one_edit(failing):
         ("false", "nothing was changed: the result does not pass the test"),
         ("true", "the test passes already"),
         ("no-such-program", "the test cannot be run"),
+        ("./main.py", "the test cannot be run"),
         (" ", "needs the command of a test"),
         (None, "needs the command of a test"),
     ],

@@ -68,14 +68,6 @@ def fill(engine, request):
     return engine.fill(request, deadline=math.inf)
 
 
-def test_typed_character_decodes_at_most_16_prompt_tokens(engine):
-    fill(engine, typed(8))
-    for num_chars in range(9, 40):
-        result = fill(engine, typed(num_chars))
-        assert result.prompt_tokens - result.cached_tokens <= 16
-    assert result.prompt_tokens > 150
-
-
 def test_cached_prompt_gives_the_same_candidates(engine):
     for num_chars in (8, 9, 14, 20):
         fill(engine, typed(num_chars))

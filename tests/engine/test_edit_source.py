@@ -14,7 +14,7 @@ from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import DISMISSED, NOT_REPEATED, NextEditRequest, NextEditResult, propose
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.next_edit import Proposal
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -109,11 +109,6 @@ MIXED = CODE.replace("\n\n\n", "\r\n\n\n")
 def test_line_ends_and_emoji_stay_as_they_are(code, answer, edited):
     result, _ = proposed(answer, request_of(code, "return" if code else "", [EDIT] if code else []))
     assert applied(result, code) == edited
-
-
-def test_a_mark_in_the_code_is_refused():
-    with pytest.raises(RequestError, match=r"the code contains <\|user_cursor\|>, which zeta-2 uses as a mark"):
-        proposed(ANSWER, request_of(CODE + "# <|user_cursor|>\n"))
 
 
 def test_the_model_stops_once_the_answer_joins_the_unchanged_lines():

@@ -31,8 +31,6 @@ def chat(**options):
 
 
 class WatchedDevice(SharedDevice):
-    """Counts how often a request has waited for another model."""
-
     def __init__(self):
         super().__init__()
         self.num_waits = 0

@@ -33,14 +33,6 @@ def applied(result):
     return SOURCE[: result.start] + result.text + SOURCE[result.end :]
 
 
-def test_rewrite_from_nothing_fills_the_range_and_keeps_its_blanks():
-    result = rewritten(engine_of("total = 2 * a"), request())
-    assert applied(result) == SOURCE.replace("a + 1", "2 * a")
-    assert result.reason is None
-    assert result.steps > 0
-    assert 0 < result.verdict.confidence <= 1
-
-
 def test_tokens_that_are_kept_stay_where_they_are():
     # the script writes `total = a * 2` wherever there is a mask
     result = rewritten(engine_of("total = a * 2"), request(strength=0.5, seed=3))

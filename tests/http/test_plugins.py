@@ -1,5 +1,7 @@
 """Recorded requests of editor plugins, and their own rules for reading the response."""
 
+from unittest.mock import Mock
+
 import pytest
 from chatty import chatty
 from plugins import CHATS, FILLS, HEADERS, llama_vim, minuet
@@ -24,11 +26,8 @@ def chatting(module_start):
 
 @pytest.fixture(scope="module")
 def failing(module_start):
-    def fail(*_args, **_options):
-        raise BackendError("the graph failed; lower gpu_layers")
-
     denoiser = ScriptedDenoiser(FILL)
-    denoiser.predict = fail
+    denoiser.predict = Mock(side_effect=BackendError("the graph failed; lower gpu_layers"))
     return module_start(denoiser)
 
 

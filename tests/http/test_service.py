@@ -7,6 +7,7 @@ import struct
 import threading
 from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from chatty import HI, chatty
@@ -116,15 +117,19 @@ def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team):
 
 
 def test_a_shared_system_prompt_is_no_exception(start_team):
-    team = start_team(chatty("yes", num_slots=1))
+    denoiser = chatty("yes", num_slots=1)
+    team = start_team(denoiser)
     body = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"role": "user", "content": "a"}]}
 
     def cached(client):
         return client.post("/v1/chat/completions", body).tree["usage"]["prompt_tokens_details"]["cached_tokens"]
 
     assert cached(team.alice) == 0
+    num_decoded = denoiser.num_prefilled
     assert cached(team.alice) > 0
+    assert denoiser.num_prefilled < 2 * num_decoded
     assert cached(team.bob) == 0
+    assert denoiser.num_prefilled >= 2 * num_decoded, "the model decodes the whole prompt again"
 
 
 def test_without_keys_each_connection_is_a_client(start):
@@ -231,20 +236,13 @@ def test_health_and_requests_return_503_while_the_model_loads(start):
     ],
 )
 def test_an_error_of_the_engine_has_a_status_and_the_next_request_works(start, capfd, error, status, message):
-    class Failing(ScriptedDenoiser):
-        fails = True
-
-        def predict(self, *args, **kwargs):
-            if self.fails:
-                raise error
-            return super().predict(*args, **kwargs)
-
-    denoiser = Failing("x")
+    denoiser = ScriptedDenoiser("x")
+    denoiser.predict = Mock(side_effect=error)
     client = start(denoiser)
     reply = client.post("/infill", GAP)
     assert (reply.status, reply.error["message"]) == (status, message)
     assert ("retry-after" in reply.headers) == (status == 503)
-    denoiser.fails = False
+    del denoiser.predict
     assert client.post("/infill", GAP).status == 200
     assert SECRET not in "".join(capfd.readouterr())
 

@@ -7,6 +7,11 @@ from dg_lsp.postprocess.validate import Candidate, Reason
 from .conftest import cases, judged
 
 
+@pytest.mark.parametrize(("language", "marked", "fill", "kept"), cases("repeated_ends", "fill", "kept"))
+def test_a_fill_ends_where_an_editor_has_closed_what_it_closes_again(language, marked, fill, kept):
+    assert judged(marked, fill, language) == Candidate(kept, -0.5)
+
+
 @pytest.mark.parametrize(("language", "marked", "fill", "kept"), cases("languages", "fill", "kept"))
 def test_a_fill_is_kept_as_its_language_and_its_file_have_it(language, marked, fill, kept):
     result = judged(marked, fill, language)

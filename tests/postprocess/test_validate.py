@@ -167,6 +167,7 @@ def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
     ("marked", "answer", "text"),
     [
         ("x = «1»\n", "2", "2"),
+        ("\ufeffx = «1»\r\n", "r'\\d'", "r'\\d'"),
         ("«x = 1\n»y = 2\n", "x = 3", "x = 3\n"),
         ("«x = 1»\ny = 2\n", "x = 3\n\n", "x = 3"),
         ("def f():\n«    return 1\n»", "return 2", "    return 2\n"),
@@ -214,10 +215,6 @@ def test_syntax_is_checked_in_known_languages_only():
 def test_a_rewrite_is_shown_if_it_neither_breaks_nor_empties_the_code(verdict, marked, answer):
     result = judged_rewrite(marked, answer)
     assert ("kept" if isinstance(result, Candidate) else result.reason) == verdict
-
-
-def test_a_rewrite_of_a_file_with_a_byte_order_mark_and_crlf_is_shown():
-    assert isinstance(judged_rewrite("\ufeffx = «1»\r\n", "r'\\d'"), Candidate)
 
 
 @given(st.text("ab1 ('\"):=,\n", max_size=25))

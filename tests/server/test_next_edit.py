@@ -1,6 +1,7 @@
 """When edits are proposed: after a pause, an accepted item or a save; never in excluded files, never twice unasked."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -180,10 +181,7 @@ def test_a_model_is_asked_where_no_edit_is_repeated(unrepeated):
 
 
 def test_the_error_of_a_model_is_the_reason(unrepeated):
-    def fail(_request):
-        raise RequestError("the code contains a mark")
-
-    unrepeated.model = fail
+    unrepeated.model = Mock(side_effect=RequestError("the code contains a mark"))
     assert propose(unrepeated).reason == "no recent edit is likely to be repeated elsewhere; the code contains a mark"
 
 

@@ -4,6 +4,7 @@ The CPU device computes the same graphs as a GPU.
 """
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -207,10 +208,6 @@ def test_host_feeds_the_best_tokens_back(open_with):
     np.testing.assert_allclose(record.shares, shares if record.ids is None else shares[:, record.ids], atol=1e-5)
 
 
-def fail(*_):
-    raise BackendError("made up")
-
-
 OPEN = GraphDevice.open
 LAYER_INPUTS = GraphReduction.layer_inputs
 INPUTS = DeviceFeedback.inputs
@@ -219,7 +216,7 @@ PROBLEMS = {
     "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
     "missing operation": lambda: (device_graph.functions(), "backend_dev_supports_op", lambda *_: False),
     "failing copy": lambda: (device_graph.functions(), "backend_graph_compute", lambda *_: -1),
-    "failing step": lambda: (DeviceFeedback, "inputs", fail),
+    "failing step": lambda: (DeviceFeedback, "inputs", Mock(side_effect=BackendError("made up"))),
     "wrong inputs": lambda: (DeviceFeedback, "inputs", lambda *arguments: INPUTS(*arguments)[::-1].copy()),
     "numbers that are none": lambda: (GraphReduction, "layer_inputs", lambda *rows: LAYER_INPUTS(*rows) * np.nan),
     "another prediction": lambda: (denoiser_module, "agrees", lambda *_: False),

@@ -23,7 +23,6 @@ SMALL = {"max_prompt_tokens": 40, "canvas_lengths": (8,)}
 
 
 def watch_decodes(denoiser, monkeypatch):
-    """Records the number of tokens of each decode."""
     sizes, decode = [], denoiser._context.decode
 
     def watched(**options):

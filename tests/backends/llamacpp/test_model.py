@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -141,10 +142,8 @@ def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypa
 
 
 def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(model, "write_gguf", fail)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(model, "write_gguf", Mock(side_effect=error))
     with pytest.raises(ModelError, match=r"No space left.*prompt_attention \(model\.sampler\) to exact"):
         LlamaModel(dream, PER_REQUEST)
     assert not list(folder.iterdir())

@@ -1,9 +1,8 @@
-"""Checkpoint directories: device, number format and memory; broken files; `dg-lsp fill` from end to end."""
+"""Checkpoint directories: device, number format and memory; broken files."""
 
 import dataclasses
 import json
 import os
-import re
 import shutil
 import sys
 
@@ -16,7 +15,6 @@ from transformers import DiffusionGemmaTextConfig
 from dg_lsp.backends.transformers import open_checkpoint
 from dg_lsp.backends.transformers.denoiser import check_memory, choose_device
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat, UniformSampling
-from dg_lsp.cli import run
 from dg_lsp.diffusion.denoiser import DeviceMemory
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError, SettingsError
 from dg_lsp.models.checkpoint import INDEX, read_checkpoint
@@ -220,35 +218,3 @@ def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_check
         assert denoiser.threads == threads
         denoiser.close()
     assert measured == [(0, False)]
-
-
-@pytest.fixture
-def fill(capsys, tmp_path):
-    """`fill(model, *options)` -> exit code, standard output and standard error of `dg-lsp fill`."""
-    path = tmp_path / "totals.py"
-    path.write_text("def total(items):\n    return \n", encoding="utf-8")
-
-    def call(model, *options):
-        code = run(["fill", f"{path}:2", "--model", str(model), "--threads", "1", *options])
-        return code, *capsys.readouterr()
-
-    return call
-
-
-def test_fill_runs_to_its_end(fill, tiny_checkpoint):
-    code, out, err = fill(tiny_checkpoint, "--json", "--deadline", "2000")
-    result = json.loads(out)
-    assert code == (0 if result["text"] else 1)
-    needed = r"dg-lsp: tiny-diffusiongemma needs 0\.\d GB \(weights 0\.0, .*\), and this machine has [\d.]+ GB free\n"
-    assert re.fullmatch(needed, err)
-    assert (result["model"], result["canvas_length"]) == ("tiny-diffusiongemma", 32)
-    assert result["steps"] >= 1 and result["prompt_tokens"] > 100 and result["cached_tokens"] == 0
-    assert result["text"] or result["rejected"]
-    assert all(result["timings_ms"][stage] > 0 for stage in ("load", "prefill", "denoise", "total"))
-
-
-def test_show_describes_a_checkpoint(capsys, tiny_checkpoint):
-    assert run(["models", "show", str(tiny_checkpoint)]) == 0
-    out = capsys.readouterr().out
-    for value in ("checkpoint of 0.00 B weights in float32", "uniform", "instruct"):
-        assert f"  {value}\n" in out

@@ -86,7 +86,6 @@ def test_help_has_a_tag_for_every_command_and_function(launch, tmp_path):
 
 @pytest.fixture
 def repository(tmp_path):
-    """A git repository with the plugin in a subfolder."""
     source = tmp_path / "dg-lsp"
     shutil.copytree(PLUGIN, source / "editors/nvim")
     git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
