@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from dg_lsp import __version__
-from dg_lsp.daemon import pipe
 from dg_lsp.errors import DaemonError, DaemonRunsError
+from dg_lsp.server import pipe
 from dg_lsp.system import NEUTRAL_FOLDER, data_folder, read_record, write_private
 from dg_lsp.system import VARIABLE as DATA_VARIABLE
 

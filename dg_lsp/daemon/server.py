@@ -18,13 +18,13 @@ from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.daemon.endpoint import Endpoint, Record, receive, send
-from dg_lsp.daemon.pipe import END_OF_SESSION
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DaemonError, SettingsError
 from dg_lsp.server.app import create_server, serve
+from dg_lsp.server.pipe import END_OF_SESSION
 from dg_lsp.server.transport import close_writer
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import keep_heap_small, resident_bytes

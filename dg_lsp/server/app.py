@@ -5,7 +5,7 @@ Automatic completion never interrupts the user: errors are written to the client
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.models.registry import known_names
-from dg_lsp.server import copilot, rewrite
+from dg_lsp.server import copilot, rewrite, transport
 from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
-from dg_lsp.server.transport import TOKEN, StdoutWriter, accept_client, close_writer, read_messages, stdin_reader
 from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
 from dg_lsp.settings_files import user_file, with_model_paths, with_workspace_file
 from dg_lsp.system import keep_heap_small
@@ -34,7 +33,7 @@ TRUST = "isTrusted"
 """Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
 USER_FILE_KEYS = ("remote.key_source", SAMPLER_KEY)
 """Settings that a client cannot change: which of the user's secrets a server receives, and the samplers of models."""
-EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, TOKEN)
+EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, transport.TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
 
@@ -231,35 +230,36 @@ def serve_client(
     async def session() -> int:
         server = create_server(open_scheduler, settings, over)
         if address is None:
-            with closing(StdoutWriter()) as stdout:
-                return await serve(server, stdin_reader(), stdout)
-        reader, writer, first = await accept_client(*address, token)
+            async with transport.stdio_streams() as (reader, writer):
+                return await serve(server, reader, writer)
+        reader, writer, first = await transport.accept_client(*address, token)
         try:
             return await serve(server, reader, writer, first)
         finally:
-            await close_writer(writer)
+            await transport.close_writer(writer)
 
     return asyncio.run(session())
 
 
-async def serve(
-    server: Server, reader: asyncio.StreamReader, writer: StdoutWriter | asyncio.StreamWriter, first: bytes = b""
-) -> int:
+async def serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b"") -> int:
     """Handles messages until the client disconnects; returns the exit code of the session.
 
     `first` is the body of a message that has been read already.
     """
+    writer.transport.set_write_buffer_limits(transport.MAX_UNSENT_BYTES)
     server.protocol.set_writer(writer)
     try:
         if first:
             server.protocol.receive(first)
             await asyncio.sleep(0)
-        async for body in read_messages(reader, server.protocol.on_error):
+        async for body in transport.read_messages(reader, server.protocol.on_error):
             server.protocol.receive(body)
             # the handler starts before the next message is read, so it sees the buffer as it was at its request
             await asyncio.sleep(0)
             if server.exit_code is not None:
                 break
+            with suppress(ConnectionError):  # the reader detects the end of the connection
+                await writer.drain()
     finally:
         server.close()
         await _end_tasks()

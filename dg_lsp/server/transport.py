@@ -4,17 +4,18 @@ import asyncio
 import hmac
 import json
 import os
-import queue
 import re
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from pygls.exceptions import JsonRpcInvalidRequest
 
 from dg_lsp.errors import UsageError
+from dg_lsp.server import pipe
 
 MAX_MESSAGE_BYTES = 1 << 28
 """More than the longest document that is not excluded takes in JSON."""
@@ -28,64 +29,31 @@ CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
 MAX_POSITION = 2**31 - 1
 _MAX_HEADER_LINES = 16
-MAX_UNSENT = 10_000
-"""Messages that wait for a client that does not read; then the server waits too."""
+MAX_UNSENT_BYTES = 1 << 24
+"""Bytes that wait for a client that does not read; then the server reads no more of its messages."""
 _HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"\d{1,9}")
 
 
-class StdoutWriter:
-    """Writes to standard output in a thread, so that a client that reads slowly does not stop the server.
+@asynccontextmanager
+async def stdio_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter], None]:
+    """Standard input and output as streams. Threads copy them, so a client that reads slowly does not stop the server.
 
-    Keeps the descriptor for itself: other output of the process, also of native code, goes to standard error and cannot
-    corrupt a message.
+    Other output of the process, also of native code, goes to standard error and cannot corrupt a message.
     """
-
-    def __init__(self) -> None:
-        self._descriptor = os.dup(1)
-        with suppress(OSError):
-            os.dup2(2, 1)
-        self._unsent = queue.Queue[bytes](MAX_UNSENT)
-        self._thread = threading.Thread(target=self._write_unsent, name="dg-lsp-stdout", daemon=True)
-        self._thread.start()
-
-    def write(self, data: bytes) -> None:
-        """Sends the data soon. Errors are ignored, because the reader detects the end of the connection."""
-        self._unsent.put(data)
-
-    def close(self) -> None:
-        """Closes the stream. A client that does not read what was sent is waited for `CLOSE_SECONDS` only."""
-        with suppress(queue.Full):
-            self._unsent.put_nowait(b"")
-        self._thread.join(CLOSE_SECONDS)
-        if not self._thread.is_alive():  # else the thread still uses it
-            os.close(self._descriptor)
-
-    def _write_unsent(self) -> None:
-        while data := self._unsent.get():
-            with suppress(OSError):
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-
-
-def stdin_reader() -> asyncio.StreamReader:
-    """Standard input as a stream, read by a daemon thread.
-
-    Reads the descriptor: a daemon thread inside `sys.stdin.buffer` would hold its lock at interpreter exit.
-    """
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-
-    def pump() -> None:
-        # RuntimeError: the loop is closed
-        with suppress(RuntimeError):
-            with suppress(OSError):
-                while chunk := os.read(0, 1 << 16):
-                    loop.call_soon_threadsafe(reader.feed_data, chunk)
-            loop.call_soon_threadsafe(reader.feed_eof)
-
-    threading.Thread(target=pump, name="dg-lsp-stdin", daemon=True).start()
-    return reader
+    output = os.dup(1)
+    with suppress(OSError):
+        os.dup2(2, 1)
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=pipe.copy_input, args=(theirs,), name="dg-lsp-stdin", daemon=True).start()
+    copier = threading.Thread(target=pipe.copy_output, args=(theirs, output), name="dg-lsp-stdout", daemon=True)
+    copier.start()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    try:
+        yield reader, writer
+    finally:
+        await close_writer(writer)
+        copier.join(CLOSE_SECONDS)
 
 
 AcceptedClient = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
