@@ -120,33 +120,27 @@ class Value:
         return texts
 
 
-def _scalar(kind: int) -> Callable[[float], Value]:
-    return lambda value: Value(kind, struct.pack(f"<{SCALARS[kind]}", value))
-
-
-def _array(kind: int) -> Callable[[Sequence[float]], Value]:
-    return lambda values: Value(ARRAY, struct.pack(f"<IQ{len(values)}{SCALARS[kind]}", kind, len(values), *values))
-
-
-uint32, float32, flag = (_scalar(kind) for kind in (_UINT32, _FLOAT32, _BOOL))
-"""Encode a number from 0 to 2**32 - 1, a number in single precision, a truth value."""
-int32s, float32s, flags = (_array(kind) for kind in (_INT32, _FLOAT32, _BOOL))
-"""Encode an array of integers, of numbers in single precision, of truth values."""
-
-
-def text(value: str) -> Value:
-    """Encodes a string."""
-    return Value(STRING, _string(value))
-
-
-def texts(values: Sequence[str]) -> Value:
-    """Encodes an array of strings."""
-    return Value(ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(_string, values)))
-
-
-def _string(value: str) -> bytes:
+def _encoded(kind: int, value: Scalar) -> bytes:
+    if not isinstance(value, str):
+        return struct.pack(f"<{SCALARS[kind]}", value)
     data = value.encode("utf-8")
     return struct.pack("<Q", len(data)) + data
+
+
+def _encoder(kind: int) -> Callable[[Scalar], Value]:
+    return lambda value: Value(kind, _encoded(kind, value))
+
+
+def _array_encoder(kind: int) -> Callable[[Sequence[Scalar]], Value]:
+    return lambda values: Value(
+        ARRAY, struct.pack("<IQ", kind, len(values)) + b"".join(_encoded(kind, value) for value in values)
+    )
+
+
+uint32, float32, flag, text = (_encoder(kind) for kind in (_UINT32, _FLOAT32, _BOOL, STRING))
+"""Encode a number from 0 to 2**32 - 1, a number in single precision, a truth value, a string."""
+int32s, float32s, flags, texts = (_array_encoder(kind) for kind in (_INT32, _FLOAT32, _BOOL, STRING))
+"""Encode an array of integers, of numbers in single precision, of truth values, of strings."""
 
 
 MAGIC = b"GGUF"
@@ -379,11 +373,11 @@ def write_gguf(
     alignment = _alignment(values)
     head = bytearray(MAGIC + struct.pack("<IQQ", _WRITE_VERSION, len(tensors), len(values)))
     for key, value in values.items():
-        head += _string(key) + struct.pack("<I", value.kind) + value.data
+        head += _encoded(STRING, key) + struct.pack("<I", value.kind) + value.data
     offset = 0
     for tensor in tensors:
         shape = tuple(reversed(tensor.shape))
-        head += _string(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        head += _encoded(STRING, tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         head += struct.pack("<IQ", tensor.kind.number, offset)
         offset += tensor.size + -tensor.size % alignment
     file.write(head + bytes(-len(head) % alignment))

@@ -18,7 +18,6 @@ from dg_lsp.postprocess.validate import Candidate
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """No proxy may hold events back."""
-REASON = "dg-lsp-reason"  # header of an empty fill: why it is empty
 Json = dict[str, Any]
 Parts = AsyncGenerator[bytes, None]
 Stream = AsyncGenerator[Frame | FillResult, None]
@@ -68,8 +67,7 @@ class AnswerResponse(StreamingResponse):
     closes the generator of the parts.
     """
 
-    def __init__(self, answer: "Answer", parts: Parts, *, is_whole: bool) -> None:
-        self._answer = answer
+    def __init__(self, parts: Parts, *, is_whole: bool) -> None:
         self._parts = parts
         self._is_whole = is_whole
         kind = "application/json" if is_whole else "text/event-stream"
@@ -81,8 +79,6 @@ class AnswerResponse(StreamingResponse):
             first = await anext(self._parts)
             if self._is_whole:
                 self.headers["content-length"] = str(len(first))
-            if self._answer.reason:
-                self.headers[REASON] = self._answer.reason
             self.body_iterator = self._all(first)
             await super().stream_response(send)
 
@@ -124,9 +120,6 @@ def _draft(frame: Frame) -> str:
 class Answer(ABC):
     """The answer to one request in the shape of an API, whole or as events."""
 
-    reason = ""
-    """Why the answer is empty; known when its first part is there, unless that is a draft."""
-
     def __init__(self, body: GenerationBody, *, is_text: bool = False, min_indent: int = 0) -> None:
         """`is_text`: the result is a text as the model wrote it, not a fill.
 
@@ -161,7 +154,7 @@ class Answer(ABC):
 
     def response(self, stream: Stream) -> AnswerResponse:
         """The response with the whole answer, or with its events, as the body requests."""
-        return AnswerResponse(self, self._parts(stream), is_whole=not self.body.stream)
+        return AnswerResponse(self._parts(stream), is_whole=not self.body.stream)
 
     async def _parts(self, stream: Stream) -> Parts:
         """The whole answer, or its events: each continues the one before it or, as a draft, replaces it.
@@ -173,11 +166,9 @@ class Answer(ABC):
         num_thought = 0  # characters that were sent
         async with aclosing(stream):
             async for item in stream:
-                if isinstance(item, FillResult):
-                    self.reason = item.reason.value if item.reason else ""
-                    if not self.body.stream:
-                        yield json_bytes(self.whole(self.completions(item), item))
-                        return
+                if isinstance(item, FillResult) and not self.body.stream:
+                    yield json_bytes(self.whole(self.completions(item), item))
+                    return
                 # the start of a split character waits for the rest of it
                 thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
                 if len(thought) > num_thought:

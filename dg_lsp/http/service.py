@@ -41,6 +41,8 @@ from dg_lsp.settings import Settings, with_setting
 
 LANGUAGES = "dg-lsp-languages"
 """Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
+REASON = "dg-lsp-reason"
+"""Header of an empty fill: why it is empty. A stream that begins with a draft has sent its headers before."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Result = TypeVar("Result")
@@ -216,7 +218,10 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        yield self._result(request, outcome)
+        result = self._result(request, outcome)
+        if result.reason:
+            http.state.headers[REASON] = result.reason.value
+        yield result
 
     def close(self) -> None:
         """Refuses waiting requests, stops the model and waits for its thread."""
