@@ -4,11 +4,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin
-from uuid import uuid4
 
 import attrs
 from cattrs import Converter
@@ -51,8 +49,6 @@ class Protocol(LanguageServerProtocol):
         )
         self.on_error: Callable[[str], None] = lambda _: None
         """Receives one line about each message that cannot be read, without its content."""
-        self._sent: dict[str | int, Future[Any]] = {}
-        """Requests to the client that it has not answered."""
         for method in _REPLACED:
             del self.fm.builtin_features[method]
 
@@ -74,7 +70,7 @@ class Protocol(LanguageServerProtocol):
         if "method" not in data:
             self._receive_response(data)
             return
-        if "id" in data and (not is_id(data["id"]) or data["id"] in self._sent):
+        if "id" in data and (not is_id(data["id"]) or self._is_sent(data["id"])):
             # pygls keeps the requests of both sides by id; the answer to a request without an id of its own has none
             self._reject(
                 {}, exceptions.JsonRpcInvalidRequest("an id is a number or a string that the server does not use")
@@ -128,13 +124,14 @@ class Protocol(LanguageServerProtocol):
     def _receive_response(self, data: dict[str, Any]) -> None:
         """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
         msg_id: Any = data.get("id")
-        future = self._sent.get(msg_id) if is_id(msg_id) else None
+        future = self._request_futures.get(msg_id) if is_id(msg_id) and self._is_sent(msg_id) else None
         if future is None or future.done():
             # what is no response either gets an answer without an id
             is_response = "id" in data or "result" in data or "error" in data
             self._reject(data if is_response else {}, exceptions.JsonRpcInvalidRequest("there is no such request"))
             return
-        declared = _type_of(self._forget(msg_id), "result")
+        del self._request_futures[msg_id]
+        declared = _type_of(self._result_types.pop(msg_id), "result")
         try:
             if data.get("error") is not None:
                 error = self.structured(data["error"], types.ResponseError, "error")
@@ -144,22 +141,9 @@ class Protocol(LanguageServerProtocol):
             self._reject(data, error)
             future.set_exception(error)
 
-    def send_request(
-        self,
-        method: str,
-        params: Any = None,
-        callback: Callable[[Any], None] | None = None,
-        msg_id: str | int | None = None,
-    ) -> Future[Any]:
-        """Sends a request, whose id differs from those of the client."""
-        msg_id = str(uuid4()) if msg_id is None else msg_id
-        future = self._sent[msg_id] = super().send_request(method, params, callback, msg_id)
-        return future
-
-    def _forget(self, msg_id: str | int) -> Any:
-        """Removes a request to the client; returns the type of its result."""
-        del self._sent[msg_id], self._request_futures[msg_id]
-        return self._result_types.pop(msg_id, None)
+    def _is_sent(self, msg_id: str | int) -> bool:
+        """Whether it is the id of a request to the client that it has not answered."""
+        return msg_id in self._result_types
 
     def follow_cancellation(self) -> None:
         """Cancels the current task when its request is cancelled; pygls does not cancel the task of a command."""
@@ -179,7 +163,7 @@ class Protocol(LanguageServerProtocol):
         super()._execute_handler(msg_id, handler, end, *args, **kwargs)
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        if msg_id not in self._sent:
+        if not self._is_sent(msg_id):
             super()._handle_cancel_notification(msg_id)
 
     def _check_method(self, method: object, *, is_request: bool) -> None:
