@@ -120,10 +120,10 @@ class Value:
         return texts
 
 
-def _encoded(kind: int, value: Scalar) -> bytes:
-    if not isinstance(value, str):
+def _encoded(kind: int, value: Any) -> bytes:
+    if kind != STRING:
         return struct.pack(f"<{SCALARS[kind]}", value)
-    data = value.encode("utf-8")
+    data: bytes = value.encode("utf-8")
     return struct.pack("<Q", len(data)) + data
 
 

@@ -47,6 +47,7 @@ class Protocol(LanguageServerProtocol):
         converter.register_structure_hook(
             _CHANGE, lambda change, _: converter.structure(change, _kind_of_change(change))
         )
+        converter.register_structure_hook(types.Position, _position)
         self.on_error: Callable[[str], None] = lambda _: None
         """Receives one line about each message that cannot be read, without its content."""
         for method in _REPLACED:
@@ -60,7 +61,7 @@ class Protocol(LanguageServerProtocol):
     def receive(self, body: bytes) -> None:
         """Handles the body of one message."""
         try:
-            data = json.loads(body, object_hook=_clamped, parse_constant=_reject_constant)
+            data = json.loads(body, parse_constant=_reject_constant)
         except (ValueError, RecursionError):
             self._reject({}, exceptions.JsonRpcParseError())
             return
@@ -221,17 +222,14 @@ def _reject_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _clamped(tree: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object; a position has numbers that LSP allows, so that no edit is lost.
+def _position(tree: Mapping[str, Any], _kind: type) -> types.Position:
+    """A position with numbers that LSP allows, so that no edit is lost.
 
     As in VS Code's own documents, lines and characters after the end mean the end, a negative character means the start
     of its line, and a negative line means the start of the text.
     """
-    if "line" in tree and "character" in tree and is_integer(tree["line"]) and is_integer(tree["character"]):
-        is_before = tree["line"] < 0
-        for key in ("line", "character"):
-            tree[key] = 0 if is_before else min(max(tree[key], 0), MAX_POSITION)
-    return tree
+    line, character = (min(max(int(tree[key]), 0), MAX_POSITION) for key in ("line", "character"))
+    return types.Position(line, character if tree["line"] >= 0 else 0)
 
 
 def is_integer(value: Any) -> bool:

@@ -6,6 +6,7 @@
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -16,7 +17,7 @@ from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import transport
-from dg_lsp.server.app import _end_tasks, create_server
+from dg_lsp.server.app import _end_tasks, create_server, serve
 from dg_lsp.settings import Settings
 
 URI, BEFORE, AFTER = "file:///project/a.py", "def f(x):\n    ", "return x\n"
@@ -182,6 +183,27 @@ async def test_a_client_that_reads_nothing_is_disconnected_at_the_end(monkeypatc
         writer.write(bytes(1 << 26))
         await asyncio.wait_for(transport.close_writer(writer), TIMEOUT)
     server.close()
+
+
+def test_a_client_that_reads_nothing_is_not_read_either(monkeypatch):
+    monkeypatch.setattr(transport, "MAX_UNSENT_BYTES", 1 << 16)
+    ours, client = socket.socketpair()
+
+    async def session():
+        reader, writer = await asyncio.open_connection(sock=ours)
+        code = await serve(Session().server, reader, writer)
+        writer.close()
+        return code
+
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "unknown"}).encode()
+    message = b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(asyncio.run, session())
+        client.settimeout(2.0)
+        with client, pytest.raises(TimeoutError):
+            for _ in range(1000):
+                client.sendall(message * 100)
+        assert code.result(TIMEOUT) == 1
 
 
 @pytest.mark.parametrize(
