@@ -20,6 +20,7 @@ from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite, transport
+from dg_lsp.server.acceptance import ACCEPTED
 from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
@@ -45,12 +46,12 @@ def create_server(
 ) -> Server:
     """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
     server = Server(open_scheduler, settings, over, usage)
-    for method, handler in HANDLERS.items():
+    for method, handler in {**HANDLERS, **copilot.HANDLERS}.items():
         server.feature(method)(handler)
+    server.command(ACCEPTED)(partial(copilot.accepted, server))
     # pygls declares the capability only if it is given options
     server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())(inline_completion)
     rewrite.register(server)
-    copilot.register(server)
     return server
 
 

@@ -2,28 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
-from dg_lsp.server.acceptance import ACCEPTED, accept_command
+from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document
 from dg_lsp.server.next_edit import HAS_CHANGED
 from dg_lsp.server.protocol import DID_ACCEPT, is_integer
 from dg_lsp.server.session import Server
-
-
-def register(server: Server) -> None:
-    """Registers the handlers of Copilot's messages, and those of our own requests."""
-    server.command(ACCEPTED)(partial(accepted, server))
-    for method, handler in HANDLERS.items():
-        server.feature(method)(handler)
-    # a local model needs no account
-    for method in ("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"):
-        server.feature(method)(lambda _params: {"status": "OK", "user": "local"})
 
 
 def accepted(ls: Server, name: Any = None) -> None:
@@ -85,6 +74,11 @@ def watch(ls: Server, params: Any) -> None:
     ls.sends_canvases = bool(_field(params, "on"))
 
 
+def sign_in(_params: Any) -> dict[str, str]:
+    """Answers that the user is signed in: a local model needs no account."""
+    return {"status": "OK", "user": "local"}
+
+
 async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
     """The next edit at the next place, or why there is none.
 
@@ -139,7 +133,9 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "dg-lsp/why": why,
     "dg-lsp/stats": stats,
     "dg-lsp/watch": watch,
+    **dict.fromkeys(("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"), sign_in),
 }
+"""Messages of Copilot's server, and our own requests."""
 
 
 def _item_name(params: Any) -> str:

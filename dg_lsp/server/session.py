@@ -36,8 +36,6 @@ from dg_lsp.settings import Settings, parse_settings
 
 NO_OVERRIDES: Mapping[str, Any] = {}
 T = TypeVar("T")
-_STATES = {None: State.READY, Cause.EXCLUDED: State.EXCLUDED, Cause.UNSUPPORTED: State.UNSUPPORTED}
-"""Status of the session by the reason why the active document is not served."""
 FIRST_CHARS = 2048
 """Characters at the beginning of a file that are decoded when it is opened. Every prompt near its beginning starts with
 them, so the first completion there decodes the rest only."""
@@ -310,7 +308,7 @@ class Server(LanguageServer):
         if document is None or self.status.state in (State.LOADING, State.ERROR):
             return
         eligibility = self.eligibility(document.snapshot())
-        self.status.update(state=_STATES[eligibility.cause], message=eligibility.reason)
+        self.status.update(state=State(eligibility.cause or State.READY), message=eligibility.reason)
 
     def focus(self, uri: str) -> None:
         """Makes a document the active one, because the client reports its focus or requests a completion in it."""

@@ -17,7 +17,7 @@ from dg_lsp.settings import CompletionSettings
 
 
 class State(StrEnum):
-    """Whether the server offers completions."""
+    """Whether the server offers completions. The reasons against a document are named as in `Cause`."""
 
     LOADING = "loading"
     READY = "ready"
