@@ -16,6 +16,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import language_client
 import psutil
@@ -111,17 +112,15 @@ class Inbox:
 
     def __init__(self):
         self._bodies = []
+        self.transport = Mock()
+        self.drain = AsyncMock()
 
     def write(self, data):
         self._bodies.append(data.partition(b"\r\n\r\n")[2])
 
-    def close(self):
-        pass
-
     def deliver(self, client, *, has_nameless=True):
         """Passes them to the client; without those answers that have no id if there are none that count."""
-        bodies = self._bodies
-        self._bodies = []
+        bodies, self._bodies = self._bodies, []
         for message in map(json.loads, bodies):
             if has_nameless or "method" in message or message["id"] is not None:
                 client.receive(message)
