@@ -64,11 +64,6 @@ async def why(ls: Server, params: Any) -> dict[str, Any]:
     return {**asdict(explanation), "nextEdit": sentence}
 
 
-def stats(ls: Server, _params: Any) -> dict[str, Any]:
-    """The numbers of the session."""
-    return ls.stats()
-
-
 def watch(ls: Server, params: Any) -> None:
     """Turns the notifications of canvases on or off."""
     ls.sends_canvases = bool(_field(params, "on"))
@@ -131,7 +126,7 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "dg-lsp/didDismissEdit": did_dismiss_edit,
     DID_ACCEPT: lambda ls, params: accepted(ls, _item_name(params)),
     "dg-lsp/why": why,
-    "dg-lsp/stats": stats,
+    "dg-lsp/stats": lambda ls, _params: ls.stats(),
     "dg-lsp/watch": watch,
     **dict.fromkeys(("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"), sign_in),
 }

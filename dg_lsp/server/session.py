@@ -100,11 +100,6 @@ class Server(LanguageServer):
         self.window_show_message(types.ShowMessageParams(kind, message))
         self.log(kind, message)
 
-    def log_once(self, message: str) -> None:
-        """Writes one line to the client's log, unless the log has it already."""
-        if self._is_new(message):
-            self.log(types.MessageType.Info, message)
-
     def show_settings_errors(self, errors: Sequence[str]) -> None:
         """Shows each error once a session."""
         if new := [error for error in errors if self._is_new(error)]:
@@ -326,7 +321,9 @@ class Server(LanguageServer):
         eligibility = Eligibility.of_document(snapshot, self.exclusion, problem)
         if not eligibility.is_served:
             where = snapshot.uri if eligibility.cause is Cause.EXCLUDED else f"{language} files"
-            self.log_once(f"no completions in {where}: {eligibility.reason}")
+            message = f"no completions in {where}: {eligibility.reason}"
+            if self._is_new(message):
+                self.log(types.MessageType.Info, message)
         if typed_at is None:
             return eligibility
         return eligibility.while_typing(snapshot, typed_at, self.settings.completion.trigger)

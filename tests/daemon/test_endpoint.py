@@ -6,6 +6,7 @@ import stat
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,17 +102,7 @@ def test_a_program_that_took_over_the_port_receives_nothing_but_the_token(endpoi
     assert [json.loads(received[0]), received[1]] == [{"token": "token"}, b""]
 
 
-class Trickle:
-    """A connection on which a byte arrives again and again."""
-
-    def settimeout(self, seconds):
-        assert seconds > 0
-
-    def recv(self, _size):
-        return b" "
-
-
 def test_a_client_that_trickles_is_disconnected(monkeypatch):
     monkeypatch.setattr(endpoints, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     with pytest.raises(TimeoutError):
-        endpoints.receive(Trickle())
+        endpoints.receive(Mock(recv=lambda _: b" "))

@@ -14,13 +14,9 @@ from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
 
 
-def open_session(endpoint):
-    return endpoint.call({"want": "session"})[0]
-
-
 def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
     start()
-    session = open_session(endpoint)
+    session, _ = endpoint.call({"want": "session"})
     assert "stopping" in endpoint.query("stop")
     assert session.recv(1) == b""
     session.close()
