@@ -42,7 +42,7 @@ class AccessRules:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys by the names of the clients that send them. Without keys none is required, and any that is sent is ignored.
 
-    The first one is the operator's.
+    The first one is that of the operator, who sees the numbers of all clients.
     """
     hosts: tuple[str, ...] = LOOPBACK
     """Allowed `Host` names without a port. Not checked when a key is required: a foreign page has no key."""
@@ -69,11 +69,6 @@ class AccessRules:
             if any(hmac.compare_digest(value.encode("latin-1"), key.encode()) for value in sent):
                 return name
         return ""
-
-    @property
-    def operator(self) -> str:
-        """The name of the client that sees the numbers of all clients; empty without keys."""
-        return next(iter(self.keys), "")
 
     @property
     def max_per_client(self) -> int:
