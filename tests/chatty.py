@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from dg_lsp.backends.scripted import END_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ScriptedDenoiser
+from scripted import END_ID, MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ScriptedDenoiser
+
 from dg_lsp.canvas.spec import PromptFormat
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}

@@ -3,7 +3,8 @@
 import threading
 import time
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
+
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings

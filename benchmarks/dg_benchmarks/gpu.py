@@ -182,9 +182,9 @@ def _open_llamacpp(shape: Shape, options: argparse.Namespace) -> Iterator[tuple[
 def _open_transformers(shape: Shape, options: argparse.Namespace) -> Iterator[tuple[Denoiser, str]]:
     import torch
 
-    from dg_lsp.backends.scripted import ByteTokenizer  # no text is encoded
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
     from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork
+    from dg_lsp.canvas.layout import Tokenizer
     from dg_lsp.canvas.spec import ModelSpec, UniformSampling
 
     if options.toy:
@@ -202,7 +202,8 @@ def _open_transformers(shape: Shape, options: argparse.Namespace) -> Iterator[tu
         max_prompt_tokens=max(options.prompt) + EXTENSION,
         has_causal_head=False,
     )
-    with closing(TransformersDenoiser(network, spec, ByteTokenizer(), 1)) as denoiser:
+    tokenizer = mock.create_autospec(Tokenizer, instance=True)  # no text is encoded
+    with closing(TransformersDenoiser(network, spec, tokenizer, 1)) as denoiser:
         yield denoiser, "CPU" if options.toy else torch.cuda.get_device_name(device)
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from gates import TIMEOUT
 from http_server import Starter, wait_until
+from scripted import ScriptedDenoiser
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dg_benchmarks import crowd
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.auth import AccessRules
 
 PROJECT = Path(__file__).parents[1]

@@ -1,9 +1,9 @@
 import dataclasses
 
 import pytest
+from scripted import MASK_SPEC
 
 from dg_benchmarks.llama_server import LlamaServer
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import RequestOptions
 from dg_lsp.canvas.spec import FimOrder

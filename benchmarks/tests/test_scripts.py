@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 from chatty import chatty
+from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import ProgramResult
 from dg_lsp.settings import CompletionSettings

@@ -1,7 +1,8 @@
 import json
 
+from scripted import ScriptedDenoiser
+
 from dg_benchmarks.steps import main, measure_steps
-from dg_lsp.backends.scripted import ScriptedDenoiser
 
 
 def test_steps_are_measured_by_canvas_length():

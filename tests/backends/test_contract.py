@@ -4,13 +4,13 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import scripted
 from margins import check_close, predict
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends import scripted
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.reduction import take
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.backends.transformers import open_checkpoint
 from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 from dg_lsp.canvas.layout import token_ids

@@ -8,9 +8,9 @@ import pytest
 import tiny_vocabulary
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scripted import ByteTokenizer
 
 from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.scripted import ByteTokenizer
 from dg_lsp.backends.transformers.denoiser import CheckpointTokenizer
 from dg_lsp.errors import BackendError, ModelError, RequestError
 from dg_lsp.models.metadata import read_folder

@@ -5,8 +5,8 @@ the model takes 1, and an item is accepted after 12.
 """
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.replay import (
     Acceptance,

@@ -2,8 +2,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import WARM_UP, EngineContender, Machine, RequestOptions, RunHeader, run_cases
 from dg_lsp.engine.engine import LocalEngine

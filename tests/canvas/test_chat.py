@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, split_thought
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import MAX_LINE_HEAD, layout_of, rewrite_layout

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.edit_prompt import BYTES_PER_TOKEN, EDIT_FORMATS, JOINED_LINES, edit_format_of, edit_prompt
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Edit

@@ -4,8 +4,8 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 
-from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, PREFIX_ID, SUFFIX_ID, ByteTokenizer
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat

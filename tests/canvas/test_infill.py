@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC, ByteTokenizer
 
-from dg_lsp.backends.scripted import MASK_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import layout_of
 from dg_lsp.canvas.spec import PromptFormat
 from dg_lsp.context.window import Prompt

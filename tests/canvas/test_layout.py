@@ -1,8 +1,8 @@
 from unittest.mock import Mock
 
 import pytest
+from scripted import ByteTokenizer
 
-from dg_lsp.backends.scripted import ByteTokenizer
 from dg_lsp.canvas.layout import MAX_CHARS, CachingTokenizer, resume_sampling
 from dg_lsp.canvas.spec import MaskSampling, UniformSampling
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import bench, loading, run
 from dg_lsp.engine.engine import LocalEngine

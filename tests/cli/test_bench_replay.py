@@ -1,8 +1,8 @@
 from functools import partial
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 

@@ -1,8 +1,8 @@
 from unittest.mock import Mock
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli import loading, setup
 from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.daemon.endpoint import Endpoint

@@ -4,8 +4,8 @@ import time
 from unittest.mock import Mock
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.decoders import base
 from dg_lsp.errors import BackendError
 

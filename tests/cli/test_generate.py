@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from chatty import SPECIALS, chatty
+from scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.engine.decoders import base
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"

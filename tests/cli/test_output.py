@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.cli.output import canvas_screen, drawing, excerpt, printable, show_fill
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC, UNIFORM_SPEC
 
 from dg_lsp import settings_files
-from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.models.registry import MINI
 from dg_lsp.server.app import parse_options
 from dg_lsp.settings import SamplerOptions, parse_settings, settings_tree

@@ -1,8 +1,7 @@
 """`dg-lsp why`."""
 
 import pytest
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 CODE = "def f(x):\n    return |\n"
 LONG = f"[{', '.join(map(str, range(100, 147)))}]"  # its probability is 0.99 for each of its 235 characters and the end

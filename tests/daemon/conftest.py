@@ -4,9 +4,9 @@ import threading
 from contextlib import ExitStack
 
 import pytest
+from scripted import ScriptedDenoiser
 from shared_daemon import serving
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.daemon.endpoint import Endpoint
 from dg_lsp.engine.engine import LocalEngine
 

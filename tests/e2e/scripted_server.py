@@ -17,8 +17,8 @@ from unittest.mock import Mock
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 from chatty import chatty
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillResult, Timings
 from dg_lsp.errors import BackendError, ModelError

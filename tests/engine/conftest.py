@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from gates import LONG, TIMEOUT, Gate
+from scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import END_ID, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.layout import common_prefix_length
 from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Footprint, Prediction

@@ -3,8 +3,8 @@
 import tracemalloc
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority

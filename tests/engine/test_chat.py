@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain

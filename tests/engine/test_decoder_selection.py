@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, measure_costs
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from chatty import chatty
 from gates import TIMEOUT
+from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import DISMISSED, NOT_REPEATED, NextEditRequest, NextEditResult, propose

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps

@@ -6,8 +6,8 @@ from dataclasses import replace
 import attrs
 import pytest
 from gates import LONG, TIMEOUT, Slow, ask, is_idle, wait_until
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName, FimOrder
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.decoders import base

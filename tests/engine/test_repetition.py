@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.repetition import BufferTokens, Repetition

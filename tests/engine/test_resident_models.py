@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from chatty import chatty
 from gates import LONG, TIMEOUT, Gate, ask, is_idle, wait_until
+from scripted import UNIFORM_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import Gap

@@ -1,8 +1,8 @@
 import time
 
 import pytest
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import LocalEngine, drain

@@ -5,8 +5,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 from gates import TIMEOUT, Gate, ask, wait_until
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.request import Priority, RewriteRequest

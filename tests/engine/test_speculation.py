@@ -6,8 +6,8 @@ from dataclasses import replace
 import attrs
 import pytest
 from gates import LONG, TIMEOUT, Gate, Slow, ask, is_idle, wait_until
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import FimOrder, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource

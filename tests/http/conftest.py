@@ -6,8 +6,7 @@ from contextlib import closing, contextmanager
 import pytest
 from gates import TIMEOUT, Gate
 from http_server import GAP, OPERATOR, Starter
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """API key, allowed hosts and allowed origins."""
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.auth import AccessRules, allowed_hosts
 
 GAP = {"input_prefix": "a = "}

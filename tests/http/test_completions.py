@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from http_server import OPERATOR, choices, metric
+from scripted import MASK_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
 from dg_lsp.http.routes import parse_edit_history
 
 PATHS = ("/v1/completions", "/v1/fim/completions")

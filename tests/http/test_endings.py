@@ -4,8 +4,7 @@ import json
 
 import pytest
 from http_server import chunks
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 LINE = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
 METHOD = {"input_prefix": "class A:\n    def f(self):\n", "input_suffix": "\n", "n_indent": 8, "n_predict": 64}

@@ -4,8 +4,7 @@ import json
 
 import pytest
 from http_server import OPERATOR, wait_until
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
 X = {"input_prefix": "x = ", "input_suffix": "\n"}

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 from plugins import FILLS
-
-from dg_lsp.backends.scripted import MASK_SPEC, ScriptedDenoiser
+from scripted import MASK_SPEC, ScriptedDenoiser
 
 
 def infill(above, line, below):

@@ -2,8 +2,7 @@
 
 import pytest
 from http_server import GAP
-
-from dg_lsp.backends.scripted import UNIFORM_SPEC, ScriptedDenoiser
+from scripted import UNIFORM_SPEC, ScriptedDenoiser
 
 STORY = "Once upon a time there was a canvas of sixty-four tokens that went on in another one, and ended there."
 BODY = {"prompt": "Once upon"}

@@ -4,8 +4,7 @@ import openai
 import pytest
 from chatty import HI, chatty
 from http_server import metric
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 MESSAGES = {"model": "any", **HI}
 USAGE = {"include_usage": True}

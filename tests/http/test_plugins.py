@@ -5,8 +5,8 @@ from unittest.mock import Mock
 import pytest
 from chatty import chatty
 from plugins import CHATS, FILLS, HEADERS, llama_vim, minuet
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.errors import BackendError
 
 FILL = "sum(items)  # é😋"

@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from gates import TIMEOUT, wait_until
 from http_server import OPERATOR, connect
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http import app, auth
 
 BODY = b'{"prompt":"a = "}'

@@ -3,8 +3,7 @@
 import pytest
 from chatty import HI, SPECIALS, chatty
 from http_server import GAP, choices
-
-from dg_lsp.backends.scripted import END_ID, ScriptedDenoiser
+from scripted import END_ID, ScriptedDenoiser
 
 THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
 

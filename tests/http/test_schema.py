@@ -8,8 +8,8 @@ from chatty import chatty
 from http_server import CHATS, OPENAI, check_answers, check_errors
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http.app import create_app
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.schemas import SAMPLER_FIELDS

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 from http_server import GAP, TIMEOUT, Client, connect, engine_of, packed, run_in_thread
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.http.app import HttpServer

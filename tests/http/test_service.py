@@ -25,8 +25,8 @@ from http_server import (
     wait_for_disconnect,
     wait_until,
 )
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.audit import parse_line
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.auth import AccessRules

@@ -1,8 +1,8 @@
 """`input_extra`: code of other files in a request."""
 
 import pytest
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.http import service
 
 GAP = {"input_prefix": "x = ", "input_suffix": "\n"}

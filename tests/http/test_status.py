@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from chatty import HI, chatty
 from http_server import GAP, choices, engine_of, wait_until
-
-from dg_lsp.backends.scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser
 
 
 def test_models_and_props_describe_the_model(module_client):

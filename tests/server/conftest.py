@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 from lsprotocol import types
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.server.acceptance import Acceptance

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 import pytest
 from gates import TIMEOUT, is_idle
 from language_client import CAPTURED, capabilities
+from scripted import ScriptedDenoiser
 
-from dg_lsp.backends.scripted import ScriptedDenoiser
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import transport

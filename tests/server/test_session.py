@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from lsprotocol import types
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import RewriteRequest

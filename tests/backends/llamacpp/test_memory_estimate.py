@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from scripted import MASK_SPEC
 
 from dg_lsp.backends.llamacpp import LlamaModel, library, memory_estimate, model
 from dg_lsp.backends.llamacpp.denoiser import fitting_budget
@@ -21,7 +22,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     total_file_size,
     weight_bytes,
 )
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.gguf import read_header

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scripted import NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
 
-from dg_lsp.backends.scripted import NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.decoders import base

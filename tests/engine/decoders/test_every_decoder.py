@@ -4,8 +4,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 
-from dg_lsp.backends.scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC, UNIFORM_SPEC
 
-from dg_lsp.backends.scripted import MASK_SPEC, UNIFORM_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings, SamplerOptions

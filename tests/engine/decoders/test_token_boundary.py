@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
+from scripted import MASK_SPEC
 
 from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
-from dg_lsp.backends.scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptCut
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import Priority, RewriteRequest
