@@ -140,6 +140,7 @@ class Window:
 
     def __init__(self, browser, server, folder, file):
         self.browser, self.file = browser, file
+        self.others = [file.with_name(f"{number}.py") for number in range(10, 20)]
         self.open(server, folder, file)
         self.until_tab(file.name)
         self.until(f"document.querySelector('{self.EDITOR} .view-lines .view-line')", "no editor")
@@ -309,6 +310,15 @@ class Window:
         self.browser.call("Input.insertText", text=name)
         self.until_text(".quick-input-list .monaco-list-row.focused", name)
         self.press("Enter", 13, text="\r")
+
+    def open_another(self, text):
+        """Opens another file of the folder, which has this text and no history."""
+        self.file = self.others.pop()
+        self.file.write_text(text)
+        self.quick_open(self.file.name)
+        self.until_tab(self.file.name)
+        self.focus()
+        until(lambda: self.lines[0] == text.split("\n")[0], lambda: self.lines)
 
     def answer(self, text):
         """Enters text into the input box for the instruction."""

@@ -1,27 +1,20 @@
-"""A model without weights that predicts the bytes of a script. For tests, samples and editor work.
+"""A model without weights that predicts the bytes of a script.
 
 As in a real backend, slots keep common prefixes, arguments are checked and steps take time.
 """
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.layout import TokenIds, common_prefix_length, concat, token_ids
+from dg_lsp.canvas.layout import common_prefix_length, concat, token_ids
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
-    Allowed,
-    Canvases,
     Denoiser,
-    Floats,
     Footprint,
-    Lanes,
     Prediction,
-    Rng,
-    TopK,
     checked_canvases,
     checked_extension,
     checked_prompt,
@@ -44,49 +37,36 @@ MASK_SPEC = ModelSpec(
 )
 UNIFORM_SPEC = replace(MASK_SPEC, name="scripted-uniform", sampling=UniformSampling())
 
-Fill = str | Callable[[str, str], str] | Sequence[str]
-"""A text; a function of the prompt's prefix and suffix; or one text for each canvas of a step."""
-
 
 class ByteTokenizer:
     """Token id = byte value + `NUM_SPECIALS`."""
 
-    def encode(self, text: str) -> TokenIds:
-        """Shape (number of UTF-8 bytes,); a lone surrogate becomes `?`."""
+    def encode(self, text):
+        """A lone surrogate becomes `?`."""
         return token_ids(np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.int32) + NUM_SPECIALS)
 
-    def decode(self, ids: TokenIds) -> bytes:
+    def decode(self, ids):
         """Specials decode to nothing."""
         array = np.asarray(ids, dtype=np.int32)
         return (array[array >= NUM_SPECIALS] - NUM_SPECIALS).astype(np.uint8).tobytes()
 
-    def pieces(self) -> list[bytes]:
-        """See `Tokenizer.pieces`."""
-        return [self.decode(token_ids([token])) for token in range(VOCAB_SIZE)]
+    def pieces(self):
+        return [self.decode([token]) for token in range(VOCAB_SIZE)]
 
-    def special(self, spelling: str) -> int | None:
-        """See `Tokenizer.special`."""
+    def special(self, spelling):
         return _SPECIALS.get(spelling)
 
 
 class ScriptedDenoiser(Denoiser):
     """Predicts the bytes of `fill` and then end tokens.
 
-    The argmax is always the byte of the script. In each step the leftmost `tokens_per_step` open positions have
-    confidence 0.99, the others less than 0.5. Where the prompt goes on after its middle sentinel with the start of the
-    fill, the prediction is the rest of the fill.
+    `fill` is a text, a function of the prompt's prefix and suffix, or one text for each canvas of a step. The argmax is
+    always the byte of the script. In each step the leftmost `tokens_per_step` open positions have confidence 0.99, the
+    others less than 0.5. Where the prompt goes on after its middle sentinel with the start of the fill, the prediction
+    is the rest of the fill.
     """
 
-    def __init__(
-        self,
-        fill: Fill,
-        *,
-        spec: ModelSpec | None = None,
-        step_seconds: float = 0.0,
-        tokens_per_step: int = 4,
-        num_slots: int = 4,
-        context_length: int = 4096,
-    ) -> None:
+    def __init__(self, fill, *, spec=None, step_seconds=0.0, tokens_per_step=4, num_slots=4, context_length=4096):
         self.spec = spec or MASK_SPEC
         self.tokenizer = ByteTokenizer()
         self.num_steps = 0  # forward passes that have begun
@@ -97,17 +77,16 @@ class ScriptedDenoiser(Denoiser):
         self._step_seconds = step_seconds
         self._tokens_per_step = tokens_per_step
         self._context_length = context_length
-        self._slots: dict[int, tuple[TokenIds, tuple[bytes, ...]]] = {}  # a prompt, and the rest of each text after it
+        self._slots = {}  # a prompt, and the rest of each text after it
 
     @property
-    def footprint(self) -> Footprint:
-        """See `Footprint`: a prompt token takes one byte."""
+    def footprint(self):
+        """A prompt token takes one byte."""
         used = sum(len(ids) for ids, _ in list(self._slots.values()))
         limit = self._context_length
         return Footprint(cache_bytes=used, cache_cells=used, cache_limit=limit, cache_used=used, context_size=limit)
 
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`."""
+    def prefill(self, slot, prompt_ids, most=WHOLE_PROMPT):
         limit = self._context_length - self.spec.longest_block
         prompt = checked_prompt(prompt_ids, self.spec.vocab_size, limit)
         num_kept = common_prefix_length(self._slots.get(slot, (NO_IDS, ()))[0], prompt)
@@ -117,10 +96,7 @@ class ScriptedDenoiser(Denoiser):
         self.num_prefilled += num_decoded
         return num_decoded
 
-    def predict(
-        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
-    ) -> list[Prediction]:
-        """See `Denoiser.predict`."""
+    def predict(self, slot, canvases, temperature, rng, lanes=(), top_k=None):
         del lanes  # no self-conditioning
         limits = {"max_canvases": 64, "max_canvas_tokens": self._context_length}
         checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
@@ -131,8 +107,8 @@ class ScriptedDenoiser(Denoiser):
             temperature = 0.0  # all tokens but the best one are equally probable
         return [self._prediction(canvas, text, temperature, rng) for canvas, text in zip(checked, texts, strict=False)]
 
-    def extend(self, slot: int, ids: TokenIds, allowed: Allowed | None = None) -> Prediction:
-        """See `Denoiser.extend`: the next byte of the script, or an end token after ids that are not in the script.
+    def extend(self, slot, ids, allowed=None):
+        """The next byte of the script, or an end token after ids that are not in the script.
 
         Where that one is not allowed, the allowed ones are equally probable.
         """
@@ -150,23 +126,22 @@ class ScriptedDenoiser(Denoiser):
                 confidence[at] = 1 / len(tokens)
         return Prediction(next_ids, next_ids, confidence, _entropy(confidence), confidence)
 
-    def close(self) -> None:
-        """Idempotent."""
+    def close(self):
         self.is_closed = True
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self):
         self.num_steps += 1
         if self._step_seconds:
             time.sleep(self._step_seconds)
 
-    def _targets(self, prompt: TokenIds) -> tuple[bytes, ...]:
+    def _targets(self, prompt):
         """The bytes after this prompt, for each text of the script."""
         prefix, suffix, middle = self._parts(prompt)
         fill = self._fill(prefix, suffix) if callable(self._fill) else self._fill
         texts = [text.encode() for text in ([fill] if isinstance(fill, str) else fill)]
         return tuple(text[len(middle) :] if text.startswith(middle) else b"" for text in texts)
 
-    def _parts(self, prompt: TokenIds) -> tuple[str, str, bytes]:
+    def _parts(self, prompt):
         """Prefix, suffix, and the bytes after the middle sentinel; without sentinels all of it is prefix."""
         parts = {PREFIX_ID: b"", SUFFIX_ID: b"", MIDDLE_ID: b""}
         section = PREFIX_ID
@@ -175,7 +150,7 @@ class ScriptedDenoiser(Denoiser):
             parts[section] += self.tokenizer.decode(part)  # the sentinel decodes to nothing
         return parts[PREFIX_ID].decode(errors="replace"), parts[SUFFIX_ID].decode(errors="replace"), parts[MIDDLE_ID]
 
-    def _prediction(self, canvas: TokenIds, target: bytes, temperature: float, rng: np.random.Generator) -> Prediction:
+    def _prediction(self, canvas, target, temperature, rng):
         length = len(canvas)
         argmax = np.full(length, END_ID, dtype=np.int32)
         script = np.frombuffer(target[:length], dtype=np.uint8)
@@ -198,7 +173,7 @@ class ScriptedDenoiser(Denoiser):
         return Prediction(argmax, sampled, confidence, _entropy(confidence), sampled_confidence)
 
 
-def _entropy(confidence: Floats) -> Floats:
+def _entropy(confidence):
     """Nats of a distribution with this probability on one token and the rest on all other bytes."""
     rest = 1.0 - confidence.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

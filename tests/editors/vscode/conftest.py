@@ -39,7 +39,15 @@ def open_window(code_server, browser, tmp_path):
 @pytest.fixture(scope="module")
 def open_shared_window(code_server, browser, tmp_path_factory):
     """A window for all tests of a module, none of which opens another one."""
-    return partial(opened, code_server, browser, tmp_path_factory.mktemp("shared") / "project")
+    folder = tmp_path_factory.mktemp("shared") / "project"
+
+    def opened_with_others(*args, **options):
+        window = opened(code_server, browser, folder, *args, **options)
+        for other in window.others:  # all at once: VS Code keeps its list of files
+            other.touch()
+        return window
+
+    return opened_with_others
 
 
 def opened(

@@ -20,13 +20,27 @@ MANUAL = {"dg-lsp.completion.trigger": "manual"}
 POSITION = "document.getElementById('status.editor.selection')?.textContent ?? ''"
 
 
+@pytest.fixture(scope="module")
+def shared(open_shared_window):
+    return open_shared_window(fill="x", settings=MANUAL)
+
+
 @pytest.fixture
-def window(open_window):
-    """Its first call has got an argument."""
-    window = open_window(SOURCE, fill="x", settings=MANUAL)
-    add_argument(window)
-    until(lambda: window.lines[0] == FIRST.split("\n")[0], lambda: window.lines)
-    return window
+def open_file(shared):
+    """Opens a file without a history, and adds an argument to its first call."""
+
+    def opened(source):
+        shared.open_another(source)
+        add_argument(shared)
+        until(lambda: shared.lines[0] == FIRST.split("\n")[0], lambda: shared.lines)
+        return shared
+
+    return opened
+
+
+@pytest.fixture
+def window(open_file):
+    return open_file(SOURCE)
 
 
 def add_argument(window):
@@ -100,10 +114,8 @@ def dismiss_and_go_to(window, line, column):
     window.press("s", 83, ctrl=True)
 
 
-def test_insertions_behind_the_cursor_are_ghost_text(open_window):
-    source = SOURCE.replace("d = load(x, mode)", "d = load(x, mode), load(x, mode)")
-    window = open_window(source, fill="x", settings=MANUAL)
-    add_argument(window)
+def test_insertions_behind_the_cursor_are_ghost_text(open_file):
+    window = open_file(SOURCE.replace("d = load(x, mode)", "d = load(x, mode), load(x, mode)"))
     dismiss_and_go_to(window, line=4, column=len("d = "))
     window.until_ghost()
     made = OTHER.replace("d = load(x, mode, strict=True)", "d = load(x, mode, strict=True), load(x, mode, strict=True)")
