@@ -10,10 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "dg_lsp"]
-HEAVY = (
-    *("llama_cpp", "pygls", "lsprotocol", "fastapi", "numpy", "tree_sitter"),
-    *("dg_lsp.engine", "dg_lsp.server", "dg_lsp.models"),
-)
+HEAVY = ("llama_cpp", "pygls", "lsprotocol", "fastapi", "numpy", "tree_sitter", "dg_lsp.engine", "dg_lsp.models")
 
 
 def dg_lsp(*arguments, **keywords):
