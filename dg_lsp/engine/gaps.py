@@ -52,6 +52,7 @@ from dg_lsp.settings import CompletionSettings
 if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
+DRAFTS = 3  # of a gap, token by token: the first one that fits is taken
 MIN_GAP = 8  # tokens that each gap of a canvas has room for
 INSTRUCTION = f"replace each {GAP_MARK} by the code that is missing there, and change nothing else."
 
@@ -229,6 +230,8 @@ class GapsFill(RangeTask):
     ) -> None:
         """`deadline` is in `time.monotonic` seconds; without a model nothing is joined."""
         super().__init__(engine, request, deadline)
+        # on canvases each draft costs as much as the first one, and on a server nobody knows what it costs
+        self._num_drafts = DRAFTS if model is not None and model.spec.sampling is None else 1
         wanted = request.decoder or DecoderName(engine.settings.decoder)
         self._model = model if model is not None and _fills_together(model.spec, wanted) else None
         if self._model is not None and self._model.spec.prompt_format is PromptFormat.PREFIX:
@@ -284,8 +287,9 @@ class GapsFill(RangeTask):
         gap = self._request.gaps[number]
         is_line = not gap.hint and is_among_statements(Cursor.at(snapshot.text, offset), language_of(snapshot.language))
         max_lines = 1 if is_line else None
+        drafts = self._num_drafts
         result = yield from self._complete(
-            snapshot, offset, Priority.INVOKED, seed=seed, max_lines=max_lines, decoder=decoder, is_gap=True
+            snapshot, offset, Priority.INVOKED, seed=seed, max_lines=max_lines, decoder=decoder, gap_drafts=drafts
         )
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
         self._take_best(number, result.candidates or rejections)

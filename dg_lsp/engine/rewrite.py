@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
 SPARE = 96
-GAP_DRAFTS = 3  # of a gap: the first one that fits is taken
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
 RETRY_REASONS = (
     Reason.SYNTAX_ERROR,
@@ -64,14 +63,14 @@ class RangeTask:
         seed: int,
         max_lines: int | None,
         decoder: DecoderName | None,
-        is_gap: bool = False,
+        gap_drafts: int = 0,
     ) -> Generator[Progress, None, FillResult]:
-        """A completion in place of the range or of a gap. Its passes are counted with those before it."""
+        """A completion in place of the range, or at least so many of a gap. Passes are counted with those before it."""
         request = FillRequest(
             snapshot,
             offset,
-            num_candidates=max(self._request.num_candidates, GAP_DRAFTS if is_gap else 1),
-            is_gap=is_gap,
+            num_candidates=max(self._request.num_candidates, gap_drafts),
+            is_gap=gap_drafts > 0,
             max_lines=max_lines,
             early_stop_ms=0.0,
             decoder=decoder,
