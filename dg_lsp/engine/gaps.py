@@ -230,7 +230,7 @@ class GapsFill(RangeTask):
     ) -> None:
         """`deadline` is in `time.monotonic` seconds; without a model nothing is joined."""
         super().__init__(engine, request, deadline)
-        # on canvases each draft costs as much as the first one, and on a server nobody knows what it costs
+        # another draft on a canvas takes as long as the first one, and a server may charge for it
         self._num_drafts = DRAFTS if model is not None and model.spec.sampling is None else 1
         wanted = request.decoder or DecoderName(engine.settings.decoder)
         self._model = model if model is not None and _fills_together(model.spec, wanted) else None

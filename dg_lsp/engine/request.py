@@ -288,16 +288,16 @@ class FillRequest(DocumentRequest[FillResult]):
         return gap_end(fill, self.cursor, language_of(self.snapshot.language)) if self.is_gap else None
 
     def judge(self, fill: bytes, score: float) -> Verdict:
-        """See `postprocess.validate.judge`; of a gap, the part before its end."""
-        text = fill.decode("utf-8", "surrogateescape")
+        """See `postprocess.validate.judge`."""
         return judge(
-            text[: self.end_of(text)].encode("utf-8", "surrogateescape"),
+            fill,
             snapshot=self.snapshot,
             offset=self.offset,
             cursor=self.cursor,
             max_lines=self.line_limit,
             score=score,
             must_parse=self.priority is Priority.INVOKED,  # a rewrite is checked as a whole
+            is_gap=self.is_gap,
         )
 
 

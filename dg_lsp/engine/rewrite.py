@@ -65,7 +65,7 @@ class RangeTask:
         decoder: DecoderName | None,
         gap_drafts: int = 0,
     ) -> Generator[Progress, None, FillResult]:
-        """A completion in place of the range, or at least so many of a gap. Passes are counted with those before it."""
+        """A completion in place of the range; of a gap if `gap_drafts` is not 0. Its passes are added to the costs."""
         request = FillRequest(
             snapshot,
             offset,

@@ -113,13 +113,14 @@ def judge(
     max_lines: int | None,
     score: float,
     must_parse: bool = False,
+    is_gap: bool = False,
 ) -> Candidate | Rejection:
     """The candidate for `offset`, or the reason why the fill is not shown.
 
     `fill` is the decoded text before the end token, `cursor` the lines around `offset`. With `max_lines` None, a line
     with text gets one line and a blank line any number. The candidate has the buffer's line ends and indentation;
     inserting it at `offset` changes nothing else. With `must_parse`, CPython parses a Python buffer with it, if it does
-    so with any text there.
+    so with any text there. With `is_gap`, what follows the gap's end is dropped, see `gap_end`.
     """
     text = text_edits.to_text(fill)
     if text is None:
@@ -129,6 +130,8 @@ def judge(
     cursor = cursor.as_shown()
     language = language_of(snapshot.language)
     max_lines = allowed_lines(cursor) if max_lines is None else max_lines
+    if is_gap:
+        text = text[: text_edits.gap_end(text, cursor, language)]
     shown = _shaped(text, cursor, max_lines, language)
     if not shown.strip():
         return Rejection(Reason.EMPTY, text)
@@ -446,9 +449,8 @@ def _can_parse(before: str, after: str) -> bool:
 def unbound_names(text: str) -> frozenset[str]:
     """Names that a Python text reads where no binding of the module, an enclosing function or the builtins is seen.
 
-    CPython's own symbol tables find them; nothing of the text is executed.
-    The order of binding and reading does not matter. None of a text that has no tables, since it does not parse, and
-    of one whose names cannot be known: with a star import, or code that binds names while it runs.
+    CPython's own symbol tables find them. The order of binding and reading does not matter. None of a text that does
+    not parse, and of one whose names cannot be known: with a star import, or code that binds names while it runs.
     """
     if _STAR_IMPORT.search(text):
         return frozenset()
