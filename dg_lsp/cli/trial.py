@@ -5,13 +5,11 @@ and completes one line. A model that passed is recorded by the numbers and times
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import math
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from typing import Any
 import attrs
 
 from dg_lsp import errors
+from dg_lsp.backends.llamacpp.memory_estimate import split_parts
 from dg_lsp.backends.llamacpp.model import checked_header
 from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.cli.printing import note
@@ -45,7 +44,6 @@ _ANNOUNCED_BYTES = 1 << 28
 """A smaller file is tested within about a second."""
 _BEFORE = 'def area(width, height):\n    """The area of a rectangle."""\n    return '
 _AFTER = "\n\n\nprint(area(2, 3))\n"
-_PART = re.compile(r"-\d{5}-of-(\d{5})$")
 _DESCRIPTORS = Path("/proc/self/fd")
 State = tuple[int, int, int, int]
 """Size, number and times of a file."""
@@ -105,12 +103,10 @@ def _states(path: Path) -> list[State]:
     """
     with map_file_errors(path):
         if path.is_dir():
-            parts = [part for part in path.iterdir() if part.suffix in (".json", ".safetensors") and part.is_file()]
-        elif match := _PART.search(path.stem):
-            parts = [*path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-?????-of-{match[1]}.gguf")]
+            files = [file for file in path.iterdir() if file.suffix in (".json", ".safetensors") and file.is_file()]
         else:
-            parts = [path]
-        return [_state(part.stat()) for part in sorted(parts)]
+            files = split_parts(path)
+        return [_state(file.stat()) for file in sorted(files)]
 
 
 def _state(status: os.stat_result) -> State:

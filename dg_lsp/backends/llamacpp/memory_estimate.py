@@ -6,6 +6,7 @@ No GPU has confirmed the estimates for GPUs, and none has run a split: both are 
 """
 
 import ctypes
+import glob
 import re
 import sys
 from collections import Counter
@@ -240,12 +241,12 @@ def num_gpu_layers(wanted: int, layers: int) -> int:
     return layers + 1 if wanted < 0 else min(wanted, layers + 1)
 
 
-def total_file_size(path: Path) -> int:
-    """Bytes of a model's file, or of all parts of a split model."""
-    if not (part_name := _PART.search(path.name)):
-        return path.stat().st_size
-    stem = path.name[: part_name.start()]
-    return sum(part.stat().st_size for part in path.parent.glob(f"{stem}-*-of-{part_name[1]}.gguf"))
+def split_parts(path: Path) -> list[Path]:
+    """The files of a split model, of which `path` is one; for any other model `path` alone."""
+    if not (part := _PART.search(path.name)):
+        return [path]
+    stem = glob.escape(path.name[: part.start()])
+    return sorted(path.parent.glob(f"{stem}-?????-of-{part[1]}.gguf"))
 
 
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"
@@ -274,7 +275,7 @@ def estimate_context(
 
 def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[MemoryEstimate, MemoryEstimate]:
     """The weights of a file, and all memory that they and a first context need."""
-    size = total_file_size(header.path)
+    size = sum(part.stat().st_size for part in split_parts(header.path))
     if header.path.stat().st_size != size:  # of a split model, only the size is known
         weights = MemoryEstimate(gpu=size) if gpu_layers else MemoryEstimate(host=size)
         needed = MemoryEstimate()

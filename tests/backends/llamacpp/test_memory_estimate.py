@@ -19,7 +19,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     context_budget,
     estimate_context,
     num_gpu_layers,
-    total_file_size,
+    split_parts,
     weight_bytes,
 )
 from dg_lsp.canvas.spec import UniformSampling
@@ -163,10 +163,13 @@ def test_weights_count_where_their_layers_are(tiny_repacked):
     assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
 
 
-def test_split_model_counts_all_parts(tmp_path):
-    for number, size in ((1, 100), (2, 50), (3, 7)):
-        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * size)
-    assert total_file_size(tmp_path / "m-00001-of-00003.gguf") == 157
+@pytest.mark.parametrize("name", ["m", "m[1]", "m*"])
+def test_split_model_has_all_parts_whatever_its_name_is(tmp_path, name):
+    parts = [tmp_path / f"{name}-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for path in (*parts, tmp_path / "m1-00001-of-00003.gguf"):
+        path.touch()
+    assert split_parts(parts[1]) == parts
+    assert split_parts(tmp_path / "m.gguf") == [tmp_path / "m.gguf"]
 
 
 @pytest.mark.parametrize("smallest", [0, 1 << 40], ids=["mapped file", "read file"])
