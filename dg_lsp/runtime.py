@@ -18,7 +18,7 @@ from pathlib import Path
 from dg_lsp.errors import ModelError
 from dg_lsp.system import data_folder, file_sha256, read_record
 
-VARIABLE = "DG_LSP_RUNTIME"
+RUNTIME_VARIABLE = "DG_LSP_RUNTIME"
 """Environment variable with another folder for building and for loading; `stock` loads no changed runtime."""
 STOCK = "stock"
 PACKAGE = "llama-cpp-python"
@@ -102,7 +102,7 @@ def require_library() -> InstalledLibrary:
 
 def runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder for the changed runtime of this Python environment."""
-    given = environment.get(VARIABLE, "")
+    given = environment.get(RUNTIME_VARIABLE, "")
     if given and given != STOCK:
         return Path(given).expanduser().absolute()
     if sys.prefix != sys.base_prefix:  # a virtual environment: the runtime is deleted with it
@@ -116,13 +116,13 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
     """Finds the changed runtime to load; none if there is none, or if it does not fit."""
     if environment.get(LLAMA_CPP_VARIABLE):
         return RuntimeSearch(None, f"{LLAMA_CPP_VARIABLE} selects the library")
+    given = environment.get(RUNTIME_VARIABLE, "")
     library = installed_library()
-    if environment.get(VARIABLE) == STOCK or library is None:
-        return RuntimeSearch(None, f"{VARIABLE} is set to {STOCK}" if library else "")
+    if given == STOCK or library is None:
+        return RuntimeSearch(None, f"{RUNTIME_VARIABLE} is set to {STOCK}" if library else "")
     folder = runtime_folder(environment)
     if not (folder / _RECORD).exists():
-        note = f"{folder}, the value of {VARIABLE}, contains no runtime" if environment.get(VARIABLE) else ""
-        return RuntimeSearch(None, note)
+        return RuntimeSearch(None, f"{folder}, the value of {RUNTIME_VARIABLE}, contains no runtime" if given else "")
     runtime = read_runtime(folder)
     if runtime is None or not runtime.library.is_file():
         return RuntimeSearch(None, f"the runtime in {folder} is damaged; run {COMMAND} again")

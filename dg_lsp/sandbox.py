@@ -19,6 +19,7 @@ import random
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -54,10 +55,6 @@ _CALLS = {"x86_64": (0xC000003E, 272, 56, 41), "aarch64": (0xC00000B7, 97, 220, 
 """By machine: its number in Linux's audit.h, and those of the system calls `unshare`, `clone` and `socket`."""
 _CLONE3 = 435
 _IO_URING = 425
-# families of sockets that belong to the namespace of the network
-_IPV4 = 2
-_IPV6 = 10
-_NETLINK = 16
 _FOREIGN_CALLS = 0x40000000
 _NEW_USER = 0x10000000
 # instructions, of Linux's bpf_common.h
@@ -123,7 +120,7 @@ def _call_filter() -> bytes:
     The C library uses `clone` where the kernel lacks `clone3`, whose flags a filter cannot see. Without `io_uring` no
     socket is made past the filter.
     """
-    architecture, unshare, clone, socket = _CALLS[platform.machine()]
+    architecture, unshare, clone, make_socket = _CALLS[platform.machine()]
     steps = (  # instruction, steps to skip if it holds and if it does not, operand
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 0, 14, architecture),
@@ -131,15 +128,15 @@ def _call_filter() -> bytes:
         (_AT_LEAST, 12, 0, _FOREIGN_CALLS),
         (_EQUAL, 12, 0, _CLONE3),
         (_EQUAL, 11, 0, _IO_URING),
-        (_EQUAL, 4, 0, socket),
+        (_EQUAL, 4, 0, make_socket),
         (_EQUAL, 1, 0, unshare),
         (_EQUAL, 0, 6, clone),
         (_LOAD, 0, 0, _ARGUMENT),
         (_ANY_BIT, 5, 4, _NEW_USER),
         (_LOAD, 0, 0, _ARGUMENT),
-        (_EQUAL, 2, 0, _IPV4),
-        (_EQUAL, 1, 0, _IPV6),
-        (_EQUAL, 0, 1, _NETLINK),
+        (_EQUAL, 2, 0, socket.AF_INET),  # the families that belong to the namespace of the network
+        (_EQUAL, 1, 0, socket.AF_INET6),
+        (_EQUAL, 0, 1, socket.AF_NETLINK),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _FAIL | errno.EPERM),
         (_RETURN, 0, 0, _FAIL | errno.ENOSYS),

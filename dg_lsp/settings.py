@@ -339,13 +339,13 @@ def with_setting(settings: Settings, key: str, value: Any) -> Settings:
     return attrs.evolve(settings, **{group: attrs.evolve(getattr(settings, group), **{name: value})})
 
 
-def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Settings:
-    """Settings from a mapping, such as a TOML file; absent keys keep their value in `over`.
+def parse_settings(tree: Mapping[str, Any], base: Settings | None = None) -> Settings:
+    """Settings from a mapping, such as a TOML file; absent keys keep their value in `base`.
 
     Raises:
         SettingsError: unknown keys, wrong types or values out of range; the message names them in one line.
     """
-    settings, _, problems = valid_settings(tree, over or Settings())
+    settings, _, problems = valid_settings(tree, base or Settings())
     if problems:
         named = [problem for problem in problems.values() if problem]
         if len(named) < len(problems):
@@ -354,8 +354,8 @@ def parse_settings(tree: Mapping[str, Any], over: Settings | None = None) -> Set
     return settings
 
 
-def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, list[str], dict[str, str]]:
-    """`over` with the valid keys of a mapping applied, these keys, and the errors of the other ones by key.
+def valid_settings(tree: Mapping[str, Any], base: Settings) -> tuple[Settings, list[str], dict[str, str]]:
+    """`base` with the valid keys of a mapping applied, these keys, and the errors of the other ones by key.
 
     Of many unknown keys the first ones have a message, because the search for a similar key takes time.
     """
@@ -368,12 +368,12 @@ def valid_settings(tree: Mapping[str, Any], over: Settings) -> tuple[Settings, l
             problems[key] = _unknown_setting(key) if num_unknown <= MAX_NAMED else ""
             continue
         try:
-            over = _with_parsed(over, key, value)
+            base = _with_parsed(base, key, value)
         except SettingsError as error:
             problems[key] = str(error)
         else:
             keys.append(key)
-    return over, keys, problems
+    return base, keys, problems
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -168,9 +168,9 @@ def _without_file(settings: Settings, error: SettingsError) -> tuple[Settings, t
     return with_setting(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
 
 
-def _parse(path: Path, tree: dict[str, Any], over: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
+def _parse(path: Path, tree: dict[str, Any], base: Settings) -> tuple[Settings, list[str], tuple[str, ...]]:
     """The settings of a file, the keys that it sets, and a message with file and key for each bad key."""
-    settings, keys, problems = valid_settings(tree, over)
+    settings, keys, problems = valid_settings(tree, base)
     messages = [f"{path}: {problem} (this key is ignored)" for problem in problems.values() if problem]
     if len(messages) < len(problems):
         messages.append(f"{path}: {len(problems) - len(messages)} more unknown settings are ignored")

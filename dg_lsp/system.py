@@ -173,7 +173,7 @@ def read_number(path: Path) -> int | None:
     return None
 
 
-VARIABLE = "DG_LSP_DATA_DIR"
+DATA_VARIABLE = "DG_LSP_DATA_DIR"
 """Environment variable with another folder for data."""
 CONFIG_VARIABLE = "DG_LSP_CONFIG_DIR"
 """Environment variable with another folder for settings."""
@@ -181,7 +181,7 @@ CONFIG_VARIABLE = "DG_LSP_CONFIG_DIR"
 
 def data_folder() -> Path:
     """The user's folder for dg-lsp data; it may not exist yet."""
-    return _user_folder(VARIABLE, "XDG_DATA_HOME", "~/.local/share", "LOCALAPPDATA", "~/AppData/Local")
+    return _user_folder(DATA_VARIABLE, "XDG_DATA_HOME", "~/.local/share", "LOCALAPPDATA", "~/AppData/Local")
 
 
 def config_folder() -> Path:

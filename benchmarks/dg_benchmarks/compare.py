@@ -23,7 +23,7 @@ from dg_lsp.bench.dataset import read_cases, sample_cases
 from dg_lsp.bench.runner import ANSWER_SECONDS, Contender, EngineContender, RequestOptions, run_cases
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli import loading
-from dg_lsp.cli.bench import REMOTE, ModelOrigin, finish, open_sandbox, remote_notes, run_header
+from dg_lsp.cli.bench import REMOTE, finish, open_sandbox, remote_notes, run_header
 from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.cli.printing import progress_bar
 from dg_lsp.engine.decoder_selection import measure_costs
@@ -50,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases = sample_cases(read_cases(given.data), given.limit, given.seed)
         listed = _listed(given) | options.tree
         sandbox = open_sandbox(cases) if given.execute else None
-        with _open_contenders(settings, given, options) as (origin, contenders):
+        with _open_contenders(settings, given, options) as (model, contenders):
             run = run_cases(
                 cases,
                 contenders,
-                run_header("compare", origin, settings, {given.data.name: given.data}, listed),
+                run_header("compare", model, settings, {given.data.name: given.data}, listed),
                 given.output,
                 seed=given.seed,
                 sandbox=sandbox,
@@ -104,7 +104,7 @@ def _listed(given: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def _open_contenders(
     settings: Settings, given: argparse.Namespace, options: RequestOptions
-) -> Iterator[tuple[ModelOrigin, list[Contender]]]:
+) -> Iterator[tuple[loading.LoadedModel, list[Contender]]]:
     """Opens and starts all contenders, and closes them afterwards. Each engine has its own weights and cache."""
     with ExitStack() as stack:
         contenders: list[Contender] = []
@@ -144,9 +144,9 @@ def _open_contenders(
             )
             add(llama_server)
         if settings.is_remote:
-            remote = loading.open_engine(settings)
-            add(EngineContender(REMOTE, remote, DecoderName.AUTO, options, remote_notes(settings.remote)))
-        yield ModelOrigin(model.spec.name, model.path, threads), contenders
+            notes = remote_notes(settings.remote)
+            add(EngineContender(REMOTE, loading.open_engine(settings), DecoderName.AUTO, options, notes))
+        yield model, contenders
 
 
 if __name__ == "__main__":

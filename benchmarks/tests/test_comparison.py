@@ -13,7 +13,7 @@ from dg_benchmarks.comparison import (
     median_ratio,
 )
 from dg_lsp.bench.metrics import ALL, Attempt
-from dg_lsp.bench.runner import Machine, Run, RunHeader
+from dg_lsp.bench.runner import Run, RunHeader, RunMachine
 
 NAN = np.nan
 NUM_CASES = 6
@@ -99,7 +99,7 @@ def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
 
 
 def test_json_and_tables_hold_everything(pairs):
-    header = RunHeader("compare", Machine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
+    header = RunHeader("compare", RunMachine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
     run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))
     tree = json.loads(json.dumps(compare_json(run, 0)))
     assert (tree["num"], tree["baseline"], tree["length_knowledge"]) == (6, BASELINE, "none")

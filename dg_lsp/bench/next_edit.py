@@ -198,7 +198,7 @@ def _line_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """The first proposal for one case."""
 
     language: str
@@ -216,7 +216,7 @@ class Outcome:
         return 1e3 * PAUSE_SECONDS + self.milliseconds
 
 
-def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> Outcome:
+def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> CaseOutcome:
     """Proposes the next edit of a case, by repetition or by a model, and compares it with the remaining edits.
 
     Raises:
@@ -232,10 +232,10 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
         proposals = from_newest_edit(_proposals(request, engine), lines, case.history)
     spent = 1e3 * (time.perf_counter() - began)
     if not proposals:
-        return Outcome(language, spent)
+        return CaseOutcome(language, spent)
     proposal = proposals[0]
     syntax = SyntaxCheck(lines.text, language)
-    return Outcome(
+    return CaseOutcome(
         language,
         spent,
         is_shown=True,
@@ -255,7 +255,7 @@ def _proposals(request: NextEditRequest, engine: Engine) -> Sequence[Proposal]:
         return ()
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     """Shares of all cases, or of the shown proposals, from 0 to 1, milliseconds, and the numbers of `docs/ttfue.md`."""
     num = len(outcomes)
     shown = [outcome for outcome in outcomes if outcome.is_shown]
@@ -289,10 +289,10 @@ _COLUMNS = {
 }
 
 
-def table(outcomes: Iterable[Outcome]) -> Table:
+def table(outcomes: Iterable[CaseOutcome]) -> Table:
     """One row for each language and one for all."""
     listed = list(outcomes)
-    groups: Mapping[str, list[Outcome]] = {"all": listed, **grouped(listed, lambda outcome: outcome.language)}
+    groups: Mapping[str, list[CaseOutcome]] = {"all": listed, **grouped(listed, lambda outcome: outcome.language)}
     rows = []
     for language, members in groups.items():
         numbers = summary(members)

@@ -89,7 +89,7 @@ def split_keys(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class AcceptedText:
     """The beginning of an item that a user accepts, with one key press for all of it or its first line, or per word."""
 
     text: str
@@ -97,13 +97,13 @@ class Acceptance:
     presses: int
 
 
-def accept(item: str, coming: str) -> Acceptance | None:
+def accept(item: str, coming: str) -> AcceptedText | None:
     """The part of an item that a user accepts before typing `coming`: all, the first line, or the right words."""
     if _is_right(item, coming):
-        return Acceptance(item, AcceptedPart.WHOLE, 1)
+        return AcceptedText(item, AcceptedPart.WHOLE, 1)
     line = LINE_END.split(item, maxsplit=1)[0]
     if line != item and _is_right(line, coming):
-        return Acceptance(line, AcceptedPart.LINE, 1)
+        return AcceptedText(line, AcceptedPart.LINE, 1)
     text = ""
     presses = 0
     for word in _WORD.findall(line):
@@ -111,7 +111,7 @@ def accept(item: str, coming: str) -> Acceptance | None:
             break
         text += word
         presses += 1
-    return Acceptance(text, AcceptedPart.WORDS, presses) if any(map(is_word, text)) else None
+    return AcceptedText(text, AcceptedPart.WORDS, presses) if any(map(is_word, text)) else None
 
 
 def _is_right(text: str, coming: str) -> bool:
@@ -180,7 +180,7 @@ class RequestEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptEvent(Acceptance):
+class AcceptEvent(AcceptedText):
     """An item of a case accepted in whole or in part; by hand the text would take `num_keys`."""
 
     case: str

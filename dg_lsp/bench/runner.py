@@ -199,7 +199,7 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class RunMachine:
     """Hardware and versions. Only measurements on equal machines are comparable.
 
     The cores are those that this process may use, the threads those of a step; a remote server has none.
@@ -240,7 +240,7 @@ class RunHeader:
 
     dg_lsp_run: int = field(default=4, kw_only=True)  # version of the format
     command: str
-    machine: Machine
+    machine: RunMachine
     model: str
     model_sha256: str | None  # none for a remote server
     data: Mapping[str, str] = field(default_factory=dict)  # sha256 of each input file, by name

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,15 +21,15 @@ from dg_lsp.bench.runner import (
     INTERRUPTED_NOTE,
     EngineContender,
     LengthHint,
-    Machine,
     RequestOptions,
     Run,
     RunHeader,
+    RunMachine,
     infill_tables,
     run_cases,
 )
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.loading import open_engine
+from dg_lsp.cli.loading import LoadedModel, open_engine
 from dg_lsp.cli.options import (
     Deadline,
     Decoder,
@@ -122,13 +122,13 @@ def infill(
     sandbox = open_sandbox(cases) if execute else None
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
     notes = remote_notes(settings.remote) if settings.is_remote else ()
-    engine, origin = open_model(settings)
+    engine, loaded = open_model(settings)
     with closing(engine):
         listed = {"decoder": decoder} | options.tree | {"execute": execute}
         run = run_cases(
             cases,
             [EngineContender(name, engine, decoder, options, notes)],
-            run_header("infill", origin, settings, {data.name: data}, listed),
+            run_header("infill", loaded, settings, {data.name: data}, listed),
             output,
             seed=seed,
             sandbox=sandbox,
@@ -154,10 +154,10 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """Type files again in virtual time: what would be shown, accepted and saved, and its cost."""
-    over = model.tree
+    overrides = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
-        over["remote"] = over.get("remote", {}) | server
-    settings = configure(over)
+        overrides["remote"] = overrides.get("remote", {}) | server
+    settings = configure(overrides)
     tasks = typing_tasks(files, region, settings)
     played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
     check_decoder(decoder, settings)
@@ -167,9 +167,9 @@ def replay(
         "seed": seed,
         "decoder": decoder,
     }
-    engine, origin = open_model(settings)
+    engine, loaded = open_model(settings)
     with closing(engine):
-        header = run_header("replay", origin, settings, {task.path: Path(task.path) for task in tasks}, listed)
+        header = run_header("replay", loaded, settings, {task.path: Path(task.path) for task in tasks}, listed)
         completer = simulation.EngineCompleter(engine)
         events, is_complete = _play(played, completer)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
@@ -228,22 +228,13 @@ def report(
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOrigin:
-    """The model of a benchmark and where it runs."""
-
-    name: str
-    path: Path | None  # none for a remote server, like the threads
-    threads: int | None
-
-
-def open_model(settings: Settings) -> tuple[Engine, ModelOrigin]:
-    """Loads the model of the settings and measures its costs, as a server does."""
+def open_model(settings: Settings) -> tuple[Engine, LoadedModel | str]:
+    """Loads the model of the settings and measures its costs, as a server does; of a remote model only the name."""
     if settings.is_remote:
         remote = open_engine(settings)
-        return remote, ModelOrigin(remote.spec.name, None, None)
-    model, engine, threads = loading.open_measured(settings)
-    return engine, ModelOrigin(model.spec.name, model.path, threads)
+        return remote, remote.spec.name
+    model, engine = loading.open_measured(settings)
+    return engine, model
 
 
 def open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
@@ -256,7 +247,7 @@ def open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
 
 
 def _infill_object(run: Run, length: LengthHint) -> dict[str, Any]:
-    """Keys in the documented order."""
+    """What `bench infill --json` prints, with the keys in the documented order."""
     summary = metrics.summarize(run.attempts)
     tree = {key: summary[key] for key in _INFILL_KEYS}
     by_language = metrics.grouped(run.attempts, lambda attempt: attempt.language)
@@ -274,7 +265,7 @@ def _language_shares(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
 
 
 def run_header(
-    command: str, origin: ModelOrigin, settings: Settings, data: dict[str, Path], options: dict[str, Any]
+    command: str, model: LoadedModel | str, settings: Settings, data: dict[str, Path], options: dict[str, Any]
 ) -> RunHeader:
     """What was measured, by which model, on which machine; without secrets of a remote server."""
     options = options | {"settings": attrs.asdict(settings.completion)}
@@ -284,9 +275,9 @@ def run_header(
         options[REMOTE] = {name: getattr(remote, name) for name in _REMOTE_OPTIONS} | {"extra_sha256": extra}
     return RunHeader(
         command=command,
-        machine=Machine.here(origin.threads),
-        model=origin.name,
-        model_sha256=None if origin.path is None else file_sha256(origin.path),
+        machine=RunMachine.here(None if isinstance(model, str) else model.threads),
+        model=model if isinstance(model, str) else model.spec.name,
+        model_sha256=None if isinstance(model, str) else file_sha256(model.path),
         data={name: file_sha256(path) for name, path in data.items()},
         options=options,
     )

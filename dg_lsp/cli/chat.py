@@ -80,11 +80,11 @@ def _print_banner(engine: Engine, settings: Settings, run: RunOptions) -> None:
         return
     used = engine.footprint
     where = ", ".join(device.name for device in used.devices) or "the processor"
-    plan = "one token after the other"
+    method = "one token after the other"
     if spec.sampling is not None:
-        plan = f"canvases of at most {max(spec.canvas_lengths)} tokens, {spec.sampling.max_denoising_steps} steps"
+        method = f"canvases of at most {max(spec.canvas_lengths)} tokens, {spec.sampling.max_denoising_steps} steps"
     context = f"context of {used.context_size:,} tokens with at most {size_text(used.full_cache_bytes)} of cache"
-    note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {plan}; {context}")
+    note(f"{spec.name} with {size_text(used.weights_bytes)} of weights on {where}: {method}; {context}")
 
 
 def _typed() -> Iterator[str]:
@@ -254,7 +254,7 @@ def _summary_line(result: FillResult, ended_by: str, load_ms: float) -> str:
 
 
 def _text_object(result: FillResult, ended_by: str, load_ms: float) -> dict[str, Any]:
-    """Keys in the documented order."""
+    """What `chat --json` and `generate --json` print, with the keys in the documented order."""
     seconds = result.timings.denoise / 1e3
     return {
         "text": result.text,

@@ -108,9 +108,10 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     checkup.runtime = _runtime()
     forget_times()
     start = time.perf_counter()
-    model, engine, checkup.threads = loading.open_measured(settings)
+    model, engine = loading.open_measured(settings)
+    checkup.threads = model.threads
     load_ms = 1e3 * (time.perf_counter() - start)
-    chosen = loading.selection(settings)
+    chosen = loading.selected_model(settings)
     checkup.model = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
     checkup.warnings += [model.warning] if model.warning else []
     costs = engine.costs or StepCosts()

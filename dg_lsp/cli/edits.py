@@ -118,7 +118,7 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class _EditCommand:
-    """A file, and what a command does with it."""
+    """One run of `fill` or `rewrite`: the file, the settings and the options of the command line."""
 
     source: SourceFile
     settings: Settings
@@ -137,9 +137,9 @@ class _EditCommand:
             silence = _reason_for_silence(request, self.settings, engine.spec.language_problem(self.source.language))
             completion = self.settings.completion
             typed = silence or explain(result.confident(completion.min_confidence), completion, engine)
-            self._introduce(engine)
+            self._report_model(engine)
         edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
-        edit, trials = self._take(edits, verification)
+        edit, trials = self._apply_best(edits, verification)
         if verification is not None:
             result = result.after_test(edit)
         if self.run.as_json:
@@ -163,8 +163,8 @@ class _EditCommand:
                 note(sentence)
             result = self._drain(request, engine, partial(output.drawing, is_marked=True))
             if request.gaps:
-                self._introduce(engine)
-        edit, trials = self._take(() if result.reason else (result, *result.alternatives), verification)
+                self._report_model(engine)
+        edit, trials = self._apply_best(() if result.reason else (result, *result.alternatives), verification)
         if not result.reason:
             result = edit or result.rejected(Reason.FAILS_TEST)
         if self.run.as_json:
@@ -198,17 +198,21 @@ class _EditCommand:
         with output.canvas_screen(console, drawn) as show:
             return drain(steps, lambda progress: show(engine.frame(progress)))
 
-    def _introduce(self, engine: Engine) -> None:
+    def _report_model(self, engine: Engine) -> None:
         """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
         if not self.run.as_json:
             languages = ", ".join(engine.spec.languages) or "all languages"
             follows = "instructions" if engine.follows_instructions else "no instructions"
             self.file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
 
-    def _take(
+    def _apply_best(
         self, edits: Sequence[OptionT], verification: Verification | None
     ) -> tuple[OptionT | None, dict[str, Any]]:
-        """The best edit, which is written with `--write`, and with `--test` the key `tests` of the JSON object."""
+        """Writes the best edit to the file if the user passed `--write`; returns it.
+
+        With `--test` it is the first edit with which the test passes. The second value is then the key `tests` of the
+        JSON object, and empty otherwise.
+        """
         edit = next(iter(edits), None)
         trials = {}
         if verification is not None:
@@ -248,7 +252,7 @@ class _EditCommand:
 def _rewrite_object(
     result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float
 ) -> dict[str, Any]:
-    """Keys in the documented order."""
+    """What `rewrite --json` and `fill --gaps --json` print, with the keys in the documented order."""
     if request.gaps:
         return {
             "text": result.text,

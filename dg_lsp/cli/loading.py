@@ -25,17 +25,16 @@ from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.errors import DgLspError, InputFileError, OptionError, SettingsError, UsageError, escaped
-from dg_lsp.models import registry
+from dg_lsp.models import registry, selection
 from dg_lsp.models.metadata import describe, read_folder
 from dg_lsp.models.registry import AUTO, BASE, known_names, locate
-from dg_lsp.models.selection import AUTO_VARIABLE, Device, Machine, Selection, default_model, measured_model, select
 from dg_lsp.settings import NO_OPTIONS, SAMPLER_NAMES, ModelSettings, Settings, with_setting
 
 if TYPE_CHECKING:
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 
-def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOptions, *, as_json: bool) -> Settings:
+def configure_for(source: SourceFile, overrides: Mapping[str, Any], options: FileOptions, *, as_json: bool) -> Settings:
     """The settings of a command on a file.
 
     Raises UsageError if two forms of the output are requested, InputFileError if the file is excluded or read-only.
@@ -44,7 +43,7 @@ def configure_for(source: SourceFile, over: Mapping[str, Any], options: FileOpti
         raise UsageError("--json and --format patch exclude each other: leave one of them out")
     if options.write:
         source.check_writable()
-    settings = configure(over)
+    settings = configure(overrides)
     check_allowed(source, settings, even_secret=options.even_secret)
     return settings
 
@@ -73,6 +72,7 @@ class LoadedModel:
     weights: LlamaModel | Checkpoint
     spec: ModelSpec
     settings: ModelSettings  # with which it was loaded
+    threads: int | None = None  # CPU threads of a step, once they are measured
 
     def facts(self) -> dict[str, Any]:
         """The model as `doctor` and `models show` print it, in JSON values."""
@@ -111,46 +111,46 @@ class LoadedModel:
         return f"{spec.name} {problem}, so their order is a guess: {advice}"
 
 
-def this_machine(*, with_gpu: bool = True) -> Machine:
+def this_machine(*, with_gpu: bool = True) -> selection.Machine:
     """What this machine has for models, with the GPUs that llama.cpp can use; no speed is measured."""
     devices: tuple[llamacpp.Device, ...] = ()
     with suppress(DgLspError):  # without llama.cpp the facts are still useful; `doctor` reports the problem
         devices = llamacpp.devices() if with_gpu else ()
     gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
-    return Machine(
+    return selection.Machine(
         cores=physical_cores(),
         memory_bandwidth=0.0,
-        gpus=tuple(Device(gpu.name, gpu.kind, gpu.memory_free) for gpu in gpus),
+        gpus=tuple(selection.ComputeDevice(gpu.name, gpu.kind, gpu.memory_free) for gpu in gpus),
         free_memory=system.system_free(),
         free_disk=system.free_disk(system.data_folder()),
     )
 
 
-def selection(settings: Settings) -> Selection | None:
+def selected_model(settings: Settings) -> selection.Selection | None:
     """The model that `auto` or `auto-diffusion` stands for here; None for other names.
 
     The machine is examined only where a model was pulled.
     """
     name = settings.model.name
     if name == registry.AUTO_DIFFUSION:
-        bundled = Selection(registry.MINI, "")
+        bundled = selection.Selection(registry.MINI, "")
     elif name != registry.AUTO:
         return None
     else:
-        bundled = default_model(settings.model)
-        if AUTO_VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
+        bundled = selection.default_model(settings.model)
+        if selection.AUTO_VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers))
     machine = replace(machine, memory_bandwidth=system.memory_bandwidth(machine.cores))
-    return select(machine, registry.is_tested, name, bundled)
+    return selection.select(machine, registry.is_tested, name, bundled)
 
 
 def with_model_chosen(settings: Settings) -> Settings:
     """Replaces `auto` and `auto-diffusion` by a model for this machine; prints the reason of an unusual choice."""
-    chosen = selection(settings)
+    chosen = selected_model(settings)
     if chosen is None:
         return settings
-    if chosen.name not in (os.environ.get(AUTO_VARIABLE), BASE):
+    if chosen.name not in (os.environ.get(selection.AUTO_VARIABLE), BASE):
         note(f"{settings.model.name} selects {chosen.name}: {chosen.reason}")
     return with_setting(settings, "model.name", chosen.name)
 
@@ -166,7 +166,7 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | Tran
     with _tested_model(settings) as (model, on_failure):
         denoiser = open_denoiser(model)
         on_failure.callback(denoiser.close)
-    return model, denoiser
+    return replace(model, threads=denoiser.threads), denoiser
 
 
 @contextmanager
@@ -229,14 +229,15 @@ def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser
     return denoiser_for(model.weights, model.spec, model.settings)
 
 
-def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | None]:
-    """Loads the model of the settings and measures its costs; with its number of threads. Raises as `open_engine`.
+def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:
+    """Loads the model of the settings and measures its costs. Raises as `open_engine` does.
 
     Where `auto` finds dg-base too slow, dg-mini is loaded instead.
     """
     chosen = with_model_chosen(settings)
     model, denoiser = open_local(chosen)
-    start, used = time.perf_counter(), time.process_time()
+    start = time.perf_counter()
+    processor_start = time.process_time()
     try:
         engine = measured_engine(denoiser, settings)
     except BaseException:  # a server goes on: the memory of the model has to be free again
@@ -244,15 +245,16 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine, int | N
         raise
     costs = engine.costs
     if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
-        seconds, own = time.perf_counter() - start, (time.process_time() - used) / (denoiser.threads or 1)
+        seconds = time.perf_counter() - start
+        own_seconds = (time.process_time() - processor_start) / (denoiser.threads or 1)
         is_on_gpu = isinstance(model.weights, LlamaModel) and model.weights.on_gpu
-        idle_share = 1.0 if is_on_gpu else min(1.0, own / seconds)  # the rest went to other programs
-        verdict = measured_model(settings.model, idle_share * costs.line_ms)
+        idle_share = 1.0 if is_on_gpu else min(1.0, own_seconds / seconds)  # the rest went to other programs
+        verdict = selection.measured_model(settings.model, idle_share * costs.line_ms)
         if verdict.name != BASE:
             engine.close()
             note(f"{AUTO} selects {verdict.name}: {verdict.reason}")
             return open_measured(with_setting(settings, "model.name", verdict.name))
-    return model, engine, denoiser.threads
+    return model, engine
 
 
 def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> LocalEngine:
@@ -277,7 +279,8 @@ def open_engine(settings: Settings) -> Engine:
         model = RemoteModel(settings.remote)
         model.learn_languages()
         return RemoteEngine(model, settings.completion)
-    return open_measured(settings)[1]
+    _, engine = open_measured(settings)
+    return engine
 
 
 @contextmanager

@@ -48,10 +48,10 @@ from dg_lsp.models.convert import (
     side_path,
     write_model,
 )
-from dg_lsp.models.download import check_space, explained_disk_errors, fetch
+from dg_lsp.models.download import check_space, fetch, map_disk_errors
 from dg_lsp.models.registry import Preset, is_begun
 from dg_lsp.models.selection import Machine, fit
-from dg_lsp.runtime import LLAMA_CPP_VARIABLE, PACKAGE, STOCK, VARIABLE, find_runtime, require_library
+from dg_lsp.runtime import LLAMA_CPP_VARIABLE, PACKAGE, RUNTIME_VARIABLE, STOCK, find_runtime, require_library
 from dg_lsp.settings import parse_settings
 from dg_lsp.system import NEUTRAL_FOLDER, free_disk, python_command, python_environment, system_free
 
@@ -167,10 +167,10 @@ def pull_model(
         raise UsageError(f"{problem}: use a name from dg-lsp models list, or the path of a file")
     if revision is not None:  # the checksum of one version does not apply to another
         preset = dataclasses.replace(preset, revision=revision, sha256="")
-    pull = Pull(preset, is_other=revision is not None)
+    pull = Pull(preset, is_other_version=revision is not None)
     if pull.stages:
         if pull.stages[0].name == "download":
-            agree(preset, accepted=accept_licence)
+            require_licence(preset, accepted=accept_licence)
         print_lines(pull.announcement(), err=True)
         pull.run()
     print_line(preset.path)
@@ -192,18 +192,18 @@ class Pull:
     """The stages of fetching a model that are left on this machine."""
 
     preset: Preset
-    is_other: bool = False  # another version, which replaces the present one
+    is_other_version: bool = False  # it replaces the present one
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages that are left, in order."""
         preset = self.preset
-        is_ready = preset.path is not None and not self.is_other
-        is_fetched = is_ready or (registry.fetched_path(preset) is not None and not self.is_other)
+        is_ready = preset.path is not None and not self.is_other_version
+        is_fetched = is_ready or (registry.fetched_path(preset) is not None and not self.is_other_version)
         is_tested = is_ready and registry.is_tested(preset)
         stages: list[Stage] = []
         if not is_fetched:
-            download = partial(fetch, preset, is_other=self.is_other)
+            download = partial(fetch, preset, is_other_version=self.is_other_version)
             text = f"download {size_text(preset.fetched_size)}"
             stages.append(Stage("download", text, download, preset.fetched_size))
         if preset.needs_conversion and not is_ready:
@@ -235,12 +235,12 @@ class Pull:
         """Runs the remaining stages."""
         preset = self.preset
         stages = self.stages
-        with explained_disk_errors(preset.folder):
+        with map_disk_errors(preset.folder):
             preset.folder.mkdir(parents=True, exist_ok=True)
             for remnant in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
                 shutil.rmtree(remnant, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
-        if not self.is_other:
+        if not self.is_other_version:
             is_fetched = stages[0].name != "download"
             present = [] if is_fetched else [path for path in preset.folder.rglob("*") if path.is_file()]
             check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
@@ -285,7 +285,7 @@ def try_model(name: str) -> None:
         warn(f"{name} {problem}; see dg-lsp models show {name}")
 
 
-def agree(preset: Preset, *, accepted: bool) -> None:
+def require_licence(preset: Preset, *, accepted: bool) -> None:
     """Shows the licence. Raises UsageError if the user does not accept its terms."""
     origin = preset.repository or "a package index"
     print_line(f"{preset.name} comes from {origin}; its licence: {preset.licence}", err=True)
@@ -308,7 +308,7 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
         raise UsageError(f"{problem}: use the name of a pulled model from dg-lsp models list")
     if not preset.folder.is_dir():
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
-    with explained_disk_errors(preset.folder, "close the programs that use the model"):
+    with map_disk_errors(preset.folder, "close the programs that use the model"):
         freed = registry.remove(preset)
     print_line(f"removed {preset.folder} ({size_text(freed)})")
     return 0
@@ -392,7 +392,8 @@ def make_runtime(source: Path | None = None, backend: str | None = None) -> Path
             build_runtime.compile_wheel(backend, source, partial(supports_bidirectional, LLAMA_CPP_VARIABLE), show_step)
             folder, extent = require_library().library.parent, f"{PACKAGE} {version} for {backend}"
         else:
-            folder = build_runtime.build_overlay(source, partial(supports_bidirectional, VARIABLE), show_step).folder
+            is_changed = partial(supports_bidirectional, RUNTIME_VARIABLE)
+            folder = build_runtime.build_overlay(source, is_changed, show_step).folder
             extent = f"one class, loaded before the library of {PACKAGE} {version}"
     print_line(f"built and tested in {time.monotonic() - start:.0f} s ({extent})", err=True)
     if problem := find_runtime().note:
@@ -405,7 +406,7 @@ def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bo
 
     Raises ModelError if it cannot be loaded, or ended the process.
     """
-    variables = {VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
+    variables = {RUNTIME_VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
     if folder is not None:
         variables[variable] = str(folder.absolute())
     subject = f"the {'changed' if folder else 'installed'} llama.cpp"

@@ -127,8 +127,10 @@ class RunOptions:
         return math.inf if self.deadline is None else time.monotonic() + self.deadline / 1e3
 
 
-def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True) -> Settings:
-    """Defaults, the user's file, the nearest file in the working directory or above it, then `over`.
+def configure(
+    overrides: Mapping[str, Any], report: Callable[[str], None] = warn, *, in_folder: bool = True
+) -> Settings:
+    """Defaults, the user's file, the nearest file in the working directory or above it, then `overrides`.
 
     Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
     needs no setting calls it for these reports.
@@ -144,7 +146,7 @@ def configure(over: Mapping[str, Any], report: Callable[[str], None] = warn, *, 
     settings, further = with_workspace_file(settings, folder, known_names())
     for message in (*messages, *further):
         report(message)
-    return parse_settings(over, settings)
+    return parse_settings(overrides, settings)
 
 
 def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:

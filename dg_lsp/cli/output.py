@@ -29,7 +29,7 @@ _FILL = "on grey23"
 
 
 def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
-    """Keys in the documented order."""
+    """What `fill --json` prints, with the keys in the documented order."""
     return {
         "text": result.text,
         "model": result.model,

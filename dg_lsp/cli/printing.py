@@ -24,9 +24,9 @@ def print_line(line: object, *, err: bool = False) -> None:
     typer.echo(escaped(str(line)), err=err)
 
 
-def print_lines(lines: str | Iterable[object], *, err: bool = False) -> None:
-    """Prints lines, or a text of several lines, in the same way."""
-    for line in lines.split("\n") if isinstance(lines, str) else lines:
+def print_lines(lines: Iterable[object], *, err: bool = False) -> None:
+    """Prints each line as `print_line` does."""
+    for line in lines:
         print_line(line, err=err)
 
 

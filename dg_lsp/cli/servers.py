@@ -46,15 +46,15 @@ def lsp(
         raise UsageError(f"--tcp {tcp}: other machines could connect; use 127.0.0.1, and ssh -L from another machine")
     if address is None and sys.stdin.isatty():
         note("waits for LSP messages of an editor on standard input; dg-lsp setup prints the settings for editors")
-    over = model.tree
-    settings = configure(over, in_folder=False)  # the editor names the workspace, and so its file, later
+    overrides = model.tree
+    settings = configure(overrides, in_folder=False)  # the editor names the workspace, and so its file, later
     if address is None:
-        _use_daemon(settings, over, daemon)
+        _use_daemon(settings, overrides, daemon)
     from dg_lsp.cli import loading
     from dg_lsp.server import app as server
 
     token = "" if address is None else _token()
-    return server.serve_client(loading.open_engine, settings, over, address, token)
+    return server.serve_client(loading.open_engine, settings, overrides, address, token)
 
 
 def _token() -> str:
@@ -68,12 +68,12 @@ def _token() -> str:
     return token
 
 
-def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | None) -> None:
+def _use_daemon(settings: Settings, overrides: Mapping[str, Any], use: DaemonUse | None) -> None:
     """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
 
     `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. A remote server
     needs no shared model, and a daemon does not learn that settings are incomplete. `settings` are those known before
-    the editor sends its options; `over` is the tree of the command line.
+    the editor sends its options; `overrides` is the tree of the command line.
     """
     daemon_use = use or settings.daemon.use
     if daemon_use == "never" or settings.is_remote or settings.privacy.is_incomplete:
@@ -82,10 +82,10 @@ def _use_daemon(settings: Settings, over: Mapping[str, Any], use: DaemonUse | No
     if daemon_use == "auto" and not endpoint.all_versions():
         return
     tree = _located(settings)
-    if "name" in over.get("model", {}):
-        over = dict(over) | {"model": over["model"] | {"name": tree["model"]["name"]}}
+    if "name" in overrides.get("model", {}):
+        overrides = dict(overrides) | {"model": overrides["model"] | {"name": tree["model"]["name"]}}
     try:
-        connection = endpoint.open_session({"settings": tree, "over": over}, [*DAEMON, "--exit-when-idle"])
+        connection = endpoint.open_session({"settings": tree, "over": overrides}, [*DAEMON, "--exit-when-idle"])
     except DaemonError as error:
         note(f"{error}; this editor gets a model of its own")
     else:
@@ -122,11 +122,11 @@ def serve(
     from dg_lsp.http.app import HttpServer
     from dg_lsp.http.auth import AccessRules, allowed_hosts
 
-    over = model.tree
+    overrides = model.tree
     if gpu is not None:
         pin_gpu(gpu)
-        over["model"]["device"] = "gpu"  # an error instead of the processor
-    settings = configure(over)
+        overrides["model"]["device"] = "gpu"  # an error instead of the processor
+    settings = configure(overrides)
     rules = AccessRules(
         keys=_read_keys(api_key_file),
         hosts=allowed_hosts(host, allow_host or ()),

@@ -19,7 +19,7 @@ from dg_lsp.cli.printing import agrees, note, print_facts, print_json, print_lin
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
-from dg_lsp.models.selection import Device, Machine, RankedModel, forget_times, rank_models
+from dg_lsp.models.selection import ComputeDevice, Machine, RankedModel, forget_times, rank_models
 from dg_lsp.settings import CompletionSettings
 
 _BYTES_OF_WEIGHT = 34 / 32
@@ -108,7 +108,7 @@ def measure() -> Plan:
     listed = llama_devices("speed")
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
     speed = _speed(listed["gpu"])
-    usable = tuple(Device(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
+    usable = tuple(ComputeDevice(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
     machine = loading.this_machine(with_gpu=False)
     bandwidth, free_tokens = _speed(listed["cpu"]) or (system.memory_bandwidth(machine.cores), 0.0)
     machine = replace(machine, gpus=usable, memory_bandwidth=bandwidth, free_tokens=free_tokens)
@@ -117,7 +117,7 @@ def measure() -> Plan:
     present = ranked_models(machine)
     if unused is None:
         return Plan(all_gpus, None, machine, present, present)
-    card = Device(unused.name, "gpu" if unused.memory else "igpu", unused.memory)
+    card = ComputeDevice(unused.name, "gpu" if unused.memory else "igpu", unused.memory)
     return Plan(all_gpus, unused, machine, present, ranked_models(replace(machine, gpus=(card,))))
 
 
@@ -163,7 +163,7 @@ def set_up(
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
     if not (is_agreed or agrees("Do this?", by_default=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
-        print_lines(editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]))
+        print_lines(editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]).split("\n"))
         return 0
     if plan.unused is not None:
         make_llama_cpp(plan.unused)
@@ -175,7 +175,7 @@ def set_up(
     else:
         forget_times()  # `auto` measures again
         try_model(name)
-    print_lines(editor_settings(name, model))
+    print_lines(editor_settings(name, model).split("\n"))
     return 0
 
 

@@ -45,7 +45,7 @@ _ANNOUNCED_BYTES = 1 << 28
 _BEFORE = 'def area(width, height):\n    """The area of a rectangle."""\n    return '
 _AFTER = "\n\n\nprint(area(2, 3))\n"
 _DESCRIPTORS = Path("/proc/self/fd")
-State = tuple[int, int, int, int]
+FileState = tuple[int, int, int, int]
 """Size, number and times of a file."""
 
 
@@ -74,7 +74,7 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
     passed = f"{states} {runtime} {settings.prompt_attention}"
     record = data_folder() / "tested-models" / hashlib.sha256(passed.encode()).hexdigest()
     if not record.exists():
-        _try(path, settings, sum(size for size, *_ in states))
+        _test_in_child(path, settings, sum(size for size, *_ in states))
         _check_unchanged(path, states, _states(path))
         with contextlib.suppress(OSError):  # without a record it is tested again
             record.parent.mkdir(parents=True, exist_ok=True)
@@ -90,12 +90,12 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
     _check_unchanged(path, states, _states(path))
 
 
-def _check_unchanged(path: Path, tested: list[State], present: list[State]) -> None:
+def _check_unchanged(path: Path, tested: list[FileState], present: list[FileState]) -> None:
     if tested != present:
         raise ModelError(f"{path} was replaced while it was tested or opened: try it again")
 
 
-def _states(path: Path) -> list[State]:
+def _states(path: Path) -> list[FileState]:
     """Sizes, numbers and times of the files that a runtime opens, which change whenever a file does.
 
     These are all parts of a split model, and of a folder all that transformers reads. The number of the device is left
@@ -109,7 +109,7 @@ def _states(path: Path) -> list[State]:
         return [_state(file.stat()) for file in sorted(files)]
 
 
-def _state(status: os.stat_result) -> State:
+def _state(status: os.stat_result) -> FileState:
     return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -125,7 +125,7 @@ def _runtime(path: Path) -> str | None:
     return f"{installed.version if installed else 'other'}{overlay}"
 
 
-def _try(path: Path, settings: ModelSettings, size: int) -> None:
+def _test_in_child(path: Path, settings: ModelSettings, size: int) -> None:
     """Runs the child; raises as `tested` does."""
     read_folder(path) if path.is_dir() else checked_header(path)  # finds most broken models without a child
     if size >= _ANNOUNCED_BYTES:
@@ -191,12 +191,12 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
-    _try_tokenizer(denoiser.tokenizer)
+    _test_tokenizer(denoiser.tokenizer)
     with contextlib.suppress(RequestError):  # a context that is too short for the line
         trial_fill(measured_engine(denoiser, settings), _FILL_SECONDS)
 
 
-def _try_tokenizer(tokenizer: Tokenizer) -> None:
+def _test_tokenizer(tokenizer: Tokenizer) -> None:
     """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
     mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
     characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))

@@ -25,13 +25,12 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from dg_lsp import __version__
 from dg_lsp.errors import DaemonError, DaemonRunsError
 from dg_lsp.server import pipe
-from dg_lsp.system import NEUTRAL_FOLDER, data_folder, read_record, write_private
-from dg_lsp.system import VARIABLE as DATA_VARIABLE
+from dg_lsp.system import DATA_VARIABLE, NEUTRAL_FOLDER, data_folder, read_record, write_private
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
-VARIABLE = "DG_LSP_DAEMON_DIR"
+DAEMON_VARIABLE = "DG_LSP_DAEMON_DIR"
 """Environment variable with the path of another folder."""
 SECONDS = 5.0
 """Seconds for the other side of a connection to answer."""
@@ -50,7 +49,7 @@ _LAUNCHER = "import subprocess, sys; subprocess.Popen(sys.argv[2:], creationflag
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DaemonRecord:
     """How one daemon is reached."""
 
     pid: int
@@ -76,7 +75,7 @@ class Endpoint:
     @classmethod
     def of_user(cls, environment: Mapping[str, str] = os.environ) -> "Endpoint":
         """The current user's: in the runtime directory of the login session, else in the data folder."""
-        if named := environment.get(VARIABLE):
+        if named := environment.get(DAEMON_VARIABLE):
             return cls(Path(named).expanduser().absolute())
         runtime_folder = environment.get("XDG_RUNTIME_DIR")
         if runtime_folder and Path(runtime_folder).is_absolute() and not environment.get(DATA_VARIABLE):
@@ -127,21 +126,21 @@ class Endpoint:
             listener = socket.create_server(str(self.socket_path), family=socket.AF_UNIX, backlog=_BACKLOG)
             self.socket_path.chmod(0o600)
         except OSError as error:
-            raise DaemonError(f"the daemon cannot listen ({error.strerror or error}); set {VARIABLE}") from error
+            raise DaemonError(f"the daemon cannot listen ({error.strerror or error}); set {DAEMON_VARIABLE}") from error
         return listener
 
-    def write(self, record: Record) -> None:
+    def write(self, record: DaemonRecord) -> None:
         """Publishes the record, atomically, or raises DaemonError."""
         try:
             write_private(self.record_path, asdict(record))
         except OSError as error:
             raise self._unusable(error) from error
 
-    def read(self) -> Record | None:
+    def read(self) -> DaemonRecord | None:
         """The record; None if there is no record that can be trusted. The daemon may have died since."""
         with suppress(OSError):
             if _is_private(self.folder):  # before anything in it is read
-                record = read_record(self.record_path, lambda tree: Record(**tree))
+                record = read_record(self.record_path, lambda tree: DaemonRecord(**tree))
                 return record if record and isinstance(record.pid, int) and isinstance(record.address, str) else None
         return None
 
@@ -225,7 +224,7 @@ class Endpoint:
             raise DaemonError(launcher.stdout or f"the daemon ended at once; {self.log} may contain the reason")
 
     def _unusable(self, error: OSError) -> DaemonError:
-        return DaemonError(f"{self.folder} cannot be used ({error.strerror or error}); set {VARIABLE}")
+        return DaemonError(f"{self.folder} cannot be used ({error.strerror or error}); set {DAEMON_VARIABLE}")
 
 
 def _exchange(connection: socket.socket, message: Mapping[str, Any]) -> dict[str, Any]:

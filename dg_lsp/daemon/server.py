@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from dg_lsp import __version__
-from dg_lsp.daemon.endpoint import Endpoint, Record, receive, send
+from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint, receive, send
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
@@ -146,7 +146,7 @@ class Daemon:
             raise
         self._listener.settimeout(_TICK)
         name = self._listener.getsockname()
-        self._record = Record(
+        self._record = DaemonRecord(
             pid=os.getpid(),
             started=time.time(),
             token=secrets.token_urlsafe(32),
@@ -239,17 +239,17 @@ class Daemon:
 
     def _run_session(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
         """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
-        over = request.get("over") or {}
+        overrides = request.get("over") or {}
         try:
             settings = parse_settings(request.get("settings") or {})
-            parse_settings(over)
+            parse_settings(overrides)
         except (SettingsError, AttributeError) as error:
             raise DaemonError(f"the daemon cannot use the settings: {error}") from error
 
         async def session() -> None:
             reader, writer = await asyncio.open_connection(sock=connection)
             # the client's initializationOptions are merged in between: the command line wins
-            server = create_server(self._pool.share, settings, over, self._usage)
+            server = create_server(self._pool.share, settings, overrides, self._usage)
             try:
                 if await serve(server, reader, writer) == 0:
                     writer.write(END_OF_SESSION)

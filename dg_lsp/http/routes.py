@@ -11,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from typing_extensions import override
 
+from dg_lsp.backends.remote.dialects import TRIGGER_HEADER
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
 from dg_lsp.context.document import LineIndex, TextStyle
@@ -60,7 +61,7 @@ generate = partial(router.post, responses={200: {"content": {"application/json":
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class RequestedGap:
     """What the request of a dialect contains about its gap."""
 
     prefix: str
@@ -77,7 +78,7 @@ class Gap:
 @generate("/infill")
 async def infill(body: NativeBody, service: RequestService, http: Request) -> Response:
     """Fills a gap for clients of llama.cpp; `n_predict` 0 only fills the prompt cache."""
-    gap = Gap(body.input_prefix + body.prompt, body.input_suffix, body.language)
+    gap = RequestedGap(body.input_prefix + body.prompt, body.input_suffix, body.language)
     request = _fill_request(service, http, gap, body, body.max_tokens, body.num_candidates)
     style = TextStyle()
     # clients send the newest snippet last, which is the most important one
@@ -155,7 +156,7 @@ class _RegionAnswer(OpenAiAnswer):
 
 
 async def _edited_region(
-    service: Service, http: Request, body: ChatBody, gap: Gap, before: str, after: str
+    service: Service, http: Request, body: ChatBody, gap: RequestedGap, before: str, after: str
 ) -> Response | None:
     """The region after next edits, or `None` where a model proposes none; without a source the fill is answered."""
     text = gap.prefix + gap.suffix
@@ -185,7 +186,7 @@ def _respond(service: Service, http: Request, request: FillRequest | ChatRequest
 
 
 def _fill_request(
-    service: Service, http: Request, gap: Gap, body: GenerationBody, max_tokens: int, num_candidates: int
+    service: Service, http: Request, gap: RequestedGap, body: GenerationBody, max_tokens: int, num_candidates: int
 ) -> FillRequest:
     """The request for a gap; no tokens only fill the prompt cache, fewer take the setting.
 
@@ -194,7 +195,7 @@ def _fill_request(
     if body.ignore_eos:
         raise ApiError(400, "Field 'ignore_eos' does not apply to code: leave it out", field="ignore_eos")
     is_warm_up = max_tokens == 0
-    is_invoked = num_candidates > 1 or http.headers.get("dg-lsp-trigger") == "invoked"
+    is_invoked = num_candidates > 1 or http.headers.get(TRIGGER_HEADER) == "invoked"
     priority = Priority.WARM_UP if is_warm_up else Priority.INVOKED if is_invoked else Priority.TYPED
     return FillRequest(
         service.snapshot(gap.prefix + gap.suffix, gap.language or PLAIN_TEXT, gap.path, gap.client),
@@ -226,12 +227,12 @@ def _text_request(
     )
 
 
-def _completion_gap(body: CompletionBody, *, is_code: bool) -> Gap | None:
+def _completion_gap(body: CompletionBody, *, is_code: bool) -> RequestedGap | None:
     """The gap of a completion; None where neither the path nor a field shows that the prompt is code around a gap."""
     if segments := body.segments:
         client = body.user if segments.filepath else ""  # without a path, two requests of a user may be for two files
         language = body.language or language_id_of(segments.filepath)
-        return Gap(segments.prefix, segments.suffix, language, segments.filepath, client)
+        return RequestedGap(segments.prefix, segments.suffix, language, segments.filepath, client)
     # clients without a `suffix` field (Zed, Continue for `openai` and `vllm`) send the template of another model
     parts = next((parts for family in _FAMILIES if (parts := family.split(body.prompt))), None)
     prefix, suffix = parts or (body.prompt, "")
@@ -239,10 +240,10 @@ def _completion_gap(body: CompletionBody, *, is_code: bool) -> Gap | None:
     language = body.language or (comment[1].lower() if comment else "")
     if not (is_code or parts or language or "suffix" in body.model_fields_set):
         return None
-    return Gap(prefix, suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix, language)
+    return RequestedGap(prefix, suffix if body.suffix in ("", _NO_SUFFIX) else body.suffix, language)
 
 
-def parse_edit_prompt(text: str) -> tuple[Gap, str, str]:
+def parse_edit_prompt(text: str) -> tuple[RequestedGap, str, str]:
     """The gap in Mercury's template, and the text of its region before and after the cursor.
 
     Raises:
@@ -264,7 +265,7 @@ def parse_edit_prompt(text: str) -> tuple[Gap, str, str]:
     if not is_file:
         above = below = ""
     below = below.removeprefix("\n")
-    return Gap(above + before, f"{after}\n{below}", language_id_of(path), path), before, after
+    return RequestedGap(above + before, f"{after}\n{below}", language_id_of(path), path), before, after
 
 
 def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:

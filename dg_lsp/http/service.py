@@ -19,6 +19,7 @@ import prometheus_client as prometheus
 from fastapi import Depends
 from starlette.requests import Request
 
+from dg_lsp.backends.remote.dialects import LANGUAGES_HEADER
 from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
@@ -39,8 +40,6 @@ from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
 from dg_lsp.settings import Settings, with_setting
 
-LANGUAGES = "dg-lsp-languages"
-"""Header of an answer of a model that knows some languages only: their LSP ids, separated by commas."""
 REASON = "dg-lsp-reason"
 """Header of an empty fill: why it is empty. A stream that begins with a draft has sent its headers before."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -51,7 +50,7 @@ ResultFuture = asyncio.Future[FillResult]
 
 def language_header(spec: ModelSpec) -> dict[str, str]:
     """The header of a model that knows some languages only; empty for any other."""
-    return {LANGUAGES: ",".join(spec.languages)} if spec.languages else {}
+    return {LANGUAGES_HEADER: ",".join(spec.languages)} if spec.languages else {}
 
 
 def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Settings) -> Snippets:

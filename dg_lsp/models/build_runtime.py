@@ -99,7 +99,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
     if folder.exists() and not is_empty and not (folder / "runtime.json").exists():
         raise UsageError(f"{folder} contains other files than a runtime: name another folder")
     compiler = _find_compiler()
-    with working_folder(folder, runtime.VARIABLE) as work:
+    with working_folder(folder, runtime.RUNTIME_VARIABLE) as work:
         llama_cpp, changed = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
         new = work / folder.name
         new.mkdir()
@@ -154,7 +154,7 @@ def compile_wheel(
     """
     check_tools(backend)
     version = runtime.require_library().version
-    with working_folder(runtime.runtime_folder(), runtime.VARIABLE) as work:
+    with working_folder(runtime.runtime_folder(), runtime.RUNTIME_VARIABLE) as work:
         llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
         options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))

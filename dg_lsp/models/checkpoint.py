@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp import gguf as v
+from dg_lsp import gguf
 from dg_lsp.canvas.chat import THOUGHT_MARKS
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.errors import InputFileError, ModelError, ModelUnsupportedError, escaped
@@ -44,7 +44,7 @@ def blocks(tensor: StoredTensor, kind: TensorType) -> Iterator[memoryview]:
     They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
     """
     stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[tensor.kind])
-    length = v.BLOCK_BYTES // F32.block_bytes
+    length = gguf.BLOCK_BYTES // F32.block_bytes
     size = prod(tensor.shape)
     with map_file_errors(tensor.path), tensor.path.open("rb") as file:
         file.seek(tensor.start)
@@ -229,21 +229,21 @@ class Geometry:
         sliding_kv = int(text["num_key_value_heads"])
         softcap = text.get("final_logit_softcapping", _SOFTCAP)
         values = {
-            **{name: v.uint32(text[key]) for name, key in _NAMES["sizes"].items()},
-            "block_count": v.uint32(len(self.sliding)),
-            "attention.head_count_kv": v.int32s([sliding_kv if s else full_kv for s in self.sliding]),
-            "rope.freq_base": v.float32(self._rope[_FULL]["rope_theta"]),
-            "rope.freq_base_swa": v.float32(self._rope[_SLIDING]["rope_theta"]),
-            "attention.layer_norm_rms_epsilon": v.float32(text["rms_norm_eps"]),
-            "attention.key_length": v.uint32(full),
-            "attention.value_length": v.uint32(full),
-            "attention.shared_kv_layers": v.uint32(0),
-            "embedding_length_per_layer_input": v.uint32(0),
-            "attention.sliding_window_pattern": v.flags(self.sliding),
-            "rope.dimension_count": v.uint32(full),
+            **{name: gguf.uint32(text[key]) for name, key in _NAMES["sizes"].items()},
+            "block_count": gguf.uint32(len(self.sliding)),
+            "attention.head_count_kv": gguf.int32s([sliding_kv if s else full_kv for s in self.sliding]),
+            "rope.freq_base": gguf.float32(self._rope[_FULL]["rope_theta"]),
+            "rope.freq_base_swa": gguf.float32(self._rope[_SLIDING]["rope_theta"]),
+            "attention.layer_norm_rms_epsilon": gguf.float32(text["rms_norm_eps"]),
+            "attention.key_length": gguf.uint32(full),
+            "attention.value_length": gguf.uint32(full),
+            "attention.shared_kv_layers": gguf.uint32(0),
+            "embedding_length_per_layer_input": gguf.uint32(0),
+            "attention.sliding_window_pattern": gguf.flags(self.sliding),
+            "rope.dimension_count": gguf.uint32(full),
         }
         if softcap:
-            values["final_logit_softcapping"] = v.float32(softcap)
+            values["final_logit_softcapping"] = gguf.float32(softcap)
         return {f"{ARCHITECTURE}.{key}": value for key, value in values.items()}
 
     def rope_divisors(self) -> npt.NDArray[np.float32]:
@@ -292,17 +292,17 @@ def vocabulary(tokenizer: Mapping[str, Any], size: int, chat_template: str = "")
         kinds[i] = _token_type(token, added.get(token), in_model=token in model["vocab"])
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     values = {
-        "tokenizer.ggml.model": v.text("gemma4"),
-        "tokenizer.ggml.tokens": v.texts(tokens),
-        "tokenizer.ggml.scores": v.float32s([_SCORE] * size),
-        "tokenizer.ggml.token_type": v.int32s(kinds),
-        "tokenizer.ggml.merges": v.texts(merges),
-        **{f"tokenizer.ggml.{key}": v.uint32(ids[token]) for key, token in _SPECIAL.items() if token in ids},
-        "tokenizer.ggml.add_space_prefix": v.flag(False),
-        "tokenizer.ggml.add_bos_token": v.flag(True),
+        "tokenizer.ggml.model": gguf.text("gemma4"),
+        "tokenizer.ggml.tokens": gguf.texts(tokens),
+        "tokenizer.ggml.scores": gguf.float32s([_SCORE] * size),
+        "tokenizer.ggml.token_type": gguf.int32s(kinds),
+        "tokenizer.ggml.merges": gguf.texts(merges),
+        **{f"tokenizer.ggml.{key}": gguf.uint32(ids[token]) for key, token in _SPECIAL.items() if token in ids},
+        "tokenizer.ggml.add_space_prefix": gguf.flag(False),
+        "tokenizer.ggml.add_bos_token": gguf.flag(True),
     }
     if chat_template:
-        values["tokenizer.chat_template"] = v.text(chat_template)
+        values["tokenizer.chat_template"] = gguf.text(chat_template)
     return values
 
 
@@ -382,20 +382,20 @@ def diffusion_metadata(
     banned_ids = tuple(i for i, token in enumerate(tokens) if _is_special(str(token), kinds[i]) and i not in free_ids)
     lengths = (*(length for length in _SHORTER_CANVASES if length < canvas_length), canvas_length)
     return {
-        "dg.version": v.uint32(1),
-        "dg.noise": v.text("uniform"),
-        "dg.prompt_format": v.text("instruct"),
-        "dg.template": v.text("gemma4"),
-        "dg.canvas_lengths": v.text(",".join(map(str, lengths))),
-        "dg.max_prompt_tokens": v.uint32(max(1, min(_MAX_PROMPT_TOKENS, context_length - 2 * canvas_length))),
-        "dg.entropy_bound": v.float32(sampling.entropy_bound),
-        "dg.t_max": v.float32(sampling.t_max),
-        "dg.t_min": v.float32(sampling.t_min),
-        "dg.max_denoising_steps": v.uint32(sampling.max_denoising_steps),
-        "dg.stability_threshold": v.uint32(sampling.stability_threshold),
-        "dg.stop_confidence": v.float32(sampling.confidence_threshold),
-        "dg.end_token_ids": v.text(",".join(map(str, end_ids))),
-        "dg.banned_token_ids": v.text(",".join(map(str, banned_ids))),
+        "dg.version": gguf.uint32(1),
+        "dg.noise": gguf.text("uniform"),
+        "dg.prompt_format": gguf.text("instruct"),
+        "dg.template": gguf.text("gemma4"),
+        "dg.canvas_lengths": gguf.text(",".join(map(str, lengths))),
+        "dg.max_prompt_tokens": gguf.uint32(max(1, min(_MAX_PROMPT_TOKENS, context_length - 2 * canvas_length))),
+        "dg.entropy_bound": gguf.float32(sampling.entropy_bound),
+        "dg.t_max": gguf.float32(sampling.t_max),
+        "dg.t_min": gguf.float32(sampling.t_min),
+        "dg.max_denoising_steps": gguf.uint32(sampling.max_denoising_steps),
+        "dg.stability_threshold": gguf.uint32(sampling.stability_threshold),
+        "dg.stop_confidence": gguf.float32(sampling.confidence_threshold),
+        "dg.end_token_ids": gguf.text(",".join(map(str, end_ids))),
+        "dg.banned_token_ids": gguf.text(",".join(map(str, banned_ids))),
     }
 
 

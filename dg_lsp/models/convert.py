@@ -27,7 +27,7 @@ from dg_lsp.models.registry import CONFIGURATION, STANDARD_NAMES
 from dg_lsp.runtime import require_library
 from dg_lsp.system import data_folder, file_sha256, replacement
 
-FILE_TYPES = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
+FILE_TYPE_NUMBERS = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
 
 _MAIN_EMBEDDING = "token_embd.weight"
@@ -213,7 +213,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         "general.architecture": gguf.text(checkpoint.ARCHITECTURE),
         "general.type": gguf.text("model"),
         "general.name": gguf.text(folder.resolve().name),
-        "general.file_type": gguf.uint32(FILE_TYPES[saved[checkpoint.EMBEDDING].kind]),
+        "general.file_type": gguf.uint32(FILE_TYPE_NUMBERS[saved[checkpoint.EMBEDDING].kind]),
         "general.quantization_version": gguf.uint32(2),
         **described,
     }
@@ -293,7 +293,7 @@ def write_model(
 @contextlib.contextmanager
 def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
     """A temporary file in the folder of `target`; at the end it is quantized and renamed, after an error removed."""
-    with download.explained_disk_errors(target, _OTHER_NAME), replacement(target) as new:
+    with download.map_disk_errors(target, _OTHER_NAME), replacement(target) as new:
         yield new
         if quantize:
             quantized = new.with_name(f"quantized-{new.name}")

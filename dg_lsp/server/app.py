@@ -41,11 +41,11 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, transport.TOKEN)
 def create_server(
     open_scheduler: OpenScheduler[AnyScheduler],
     settings: Settings,
-    over: Mapping[str, Any] = NO_OVERRIDES,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
     usage: Usage | None = None,
 ) -> Server:
-    """A server with its handlers, without a connection; `over` and `usage` are those of `Server`."""
-    server = Server(open_scheduler, settings, over, usage)
+    """A server with its handlers, without a connection; `overrides` and `usage` are those of `Server`."""
+    server = Server(open_scheduler, settings, overrides, usage)
     for method, handler in {**HANDLERS, **copilot.HANDLERS}.items():
         server.feature(method)(handler)
     server.command(ACCEPTED)(partial(copilot.accepted, server))
@@ -217,19 +217,19 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
 def serve_client(
     open_engine: OpenEngine,
     settings: Settings,
-    over: Mapping[str, Any] = NO_OVERRIDES,
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
     address: tuple[str, int] | None = None,
     token: str = "",
 ) -> int:
     """Serves one client on standard input and output, or the first one at the TCP address that sends the token.
 
-    Returns the exit code of the process. `over` is that of `create_server`. Raises as `accept_client` does.
+    Returns the exit code of the process. `overrides` is that of `create_server`. Raises as `accept_client` does.
     """
     keep_heap_small()
     open_scheduler = partial(Scheduler, open_engine, device=SharedDevice())
 
     async def session() -> int:
-        server = create_server(open_scheduler, settings, over)
+        server = create_server(open_scheduler, settings, overrides)
         if address is None:
             async with transport.stdio_streams() as (reader, writer):
                 return await serve(server, reader, writer)

@@ -43,7 +43,6 @@ MIN_SIMILARITY = 0.05
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
-
 _Collected = tuple[Snapshot, Snippet]
 """A snippet and the document that it is from, without its text."""
 

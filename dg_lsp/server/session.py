@@ -50,10 +50,10 @@ class Server(LanguageServer):
         self,
         open_scheduler: OpenScheduler[AnyScheduler],
         settings: Settings,
-        over: Mapping[str, Any] = NO_OVERRIDES,
+        overrides: Mapping[str, Any] = NO_OVERRIDES,
         usage: Usage | None = None,
     ) -> None:
-        """`over` is the settings tree of the command line, which wins over the client's settings.
+        """`overrides` is the settings tree of the command line, which wins over the client's settings.
 
         `usage` counts the outcomes of all sessions that share it; without it, those of this session.
         """
@@ -85,7 +85,7 @@ class Server(LanguageServer):
         self._reported: set[int] = set()
         """Hashes of messages that are shown or logged only once in a session."""
         self._open_scheduler = open_scheduler
-        self._over = over
+        self._overrides = overrides
         self._models: ResidentModels[AnyScheduler] | None = None
         self._closing = asyncio.Lock()
         """Held while models are replaced, because new models are opened after the old ones have freed their memory."""
@@ -126,7 +126,8 @@ class Server(LanguageServer):
             if old is not None:
                 await asyncio.to_thread(old.close)
             self._audit_log = self._open_audit_log()
-            models = self._models = ResidentModels.open(self._open_scheduler, parse_settings(self._over, self.settings))
+            settings = parse_settings(self._overrides, self.settings)
+            models = self._models = ResidentModels.open(self._open_scheduler, settings)
             models.listen(self._audit_log)
         for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
             engine = await _outcome(scheduler.ready)

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from dg_lsp.bench import next_edit
-from dg_lsp.bench.next_edit import FileChange, Outcome, cases_of, cut_history, measure, summary, table
+from dg_lsp.bench.next_edit import CaseOutcome, FileChange, cases_of, cut_history, measure, summary, table
 from dg_lsp.cli import run
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.postprocess.text_edits import Change
@@ -103,9 +103,9 @@ def test_a_proposal_that_takes_an_edit_back_or_breaks_the_file_is_counted(reposi
 
 
 def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():
-    right = Outcome("python", 1.0, is_shown=True, is_in_place=True, is_right=True, kept_text=1.0)
-    wrong = Outcome("go", 3.0, is_shown=True, kept_text=0.5, is_reversal=True, breaks_syntax=True)
-    outcomes = [right, wrong, Outcome("go", 2.0), Outcome("go", 2.0)]
+    right = CaseOutcome("python", 1.0, is_shown=True, is_in_place=True, is_right=True, kept_text=1.0)
+    wrong = CaseOutcome("go", 3.0, is_shown=True, kept_text=0.5, is_reversal=True, breaks_syntax=True)
+    outcomes = [right, wrong, CaseOutcome("go", 2.0), CaseOutcome("go", 2.0)]
     numbers = summary(outcomes)
     assert (numbers["num"], numbers["shown"], numbers["right"], numbers["wrong_shown"]) == (4, 0.5, 0.25, 0.25)
     of_shown = ("right", "in_place", "kept_text", "reversals", "syntax_errors")

@@ -9,8 +9,8 @@ from scripted import ScriptedDenoiser
 
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.replay import (
-    Acceptance,
     AcceptedPart,
+    AcceptedText,
     AcceptEvent,
     EngineCompleter,
     KeyEvent,
@@ -216,7 +216,7 @@ def test_pauses_are_longer_before_lines_and_words():
     ],
 )
 def test_a_user_accepts_the_part_that_is_right(item, coming, text, part, presses):
-    assert accept(item, coming) == (None if text is None else Acceptance(text, part, presses))
+    assert accept(item, coming) == (None if text is None else AcceptedText(text, part, presses))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from scripted import ScriptedDenoiser
 
 from dg_lsp.bench.dataset import TestCase, read_cases
-from dg_lsp.bench.runner import WARM_UP, EngineContender, Machine, RequestOptions, RunHeader, run_cases
+from dg_lsp.bench.runner import WARM_UP, EngineContender, RequestOptions, RunHeader, RunMachine, run_cases
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult
@@ -13,7 +13,7 @@ from dg_lsp.settings import CompletionSettings
 
 CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
 TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
-HEADER = RunHeader("compare", Machine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
+HEADER = RunHeader("compare", RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
 PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
 LINE_END, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "span"))
 FAST = {"tokens_per_step": 64}

@@ -191,7 +191,7 @@ def test_a_runtime_is_built_and_its_folder_is_printed(dg_lsp, built, monkeypatch
     folder = built.overlay.folder if kind == "overlay" else runtime.installed_library().library.parent
     assert (outcome.code, outcome.out) == (0, f"{folder}\n")
     assert message in outcome.err
-    variable = runtime.VARIABLE if kind == "overlay" else runtime.LLAMA_CPP_VARIABLE
+    variable = runtime.RUNTIME_VARIABLE if kind == "overlay" else runtime.LLAMA_CPP_VARIABLE
     assert built.calls == [(kind, None, (variable,))]
     monkeypatch.setenv(runtime.LLAMA_CPP_VARIABLE, "/mine")
     assert "will not be loaded: LLAMA_CPP_LIB_PATH" in dg_lsp("models", "build-runtime", *options).err
@@ -214,4 +214,4 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelError, match=r"the changed llama.cpp does not run: .*libllama"):
-        models.supports_bidirectional(runtime.VARIABLE, tmp_path)
+        models.supports_bidirectional(runtime.RUNTIME_VARIABLE, tmp_path)

@@ -9,7 +9,7 @@ from shared_daemon import TIMEOUT, serving, wait_until
 
 from dg_lsp import __version__
 from dg_lsp.cli import loading
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint
 from dg_lsp.errors import DaemonError
 from dg_lsp.server import app as server
 
@@ -28,7 +28,7 @@ def running(script, monkeypatch, endpoint):
 
 def record_of(endpoint):
     """The record of a daemon that crashed."""
-    return Record(7, 0.0, "token", "proof", str(endpoint.socket_path))
+    return DaemonRecord(7, 0.0, "token", "proof", str(endpoint.socket_path))
 
 
 def test_status_and_stop_without_a_daemon(dg_lsp):

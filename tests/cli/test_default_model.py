@@ -70,6 +70,6 @@ def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp,
         assert fill.err.startswith("dg-lsp: auto selects dg-mini: a line by dg-base takes ")
         assert len(fill.err.splitlines()) == 1
     monkeypatch.setattr(selection, "MAX_LINE_MS", 1e6)
-    model, engine, _ = loading.open_measured(Settings(model=RUNTIME))
+    model, engine = loading.open_measured(Settings(model=RUNTIME))
     engine.close()
     assert model.spec.name == BASE

@@ -12,9 +12,9 @@ ESCAPED = r"a\x1b]0;x\x07\nb\u202e"
 COMMANDS = Path(__file__).parents[2] / "dg_lsp/cli"
 
 
-def test_a_line_and_a_text_are_printed_with_escapes(capsys):
+def test_lines_are_printed_with_escapes(capsys):
     print_line(Path(NAME))
-    print_lines("a\x1b\nb\t", err=True)
+    print_lines(("a\x1b", "b\t"), err=True)
     assert capsys.readouterr() == (f"{ESCAPED}\n", "a\\x1b\nb\\t\n")
 
 

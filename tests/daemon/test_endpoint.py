@@ -11,11 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from dg_lsp.daemon import endpoint as endpoints
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint
 from dg_lsp.errors import DaemonError
 from dg_lsp.system import data_folder
 
-RECORD = Record(2, 1.5, "token", "proof", "127.0.0.1:3")
+RECORD = DaemonRecord(2, 1.5, "token", "proof", "127.0.0.1:3")
 
 
 def mode(path):
@@ -96,7 +96,7 @@ def test_a_program_that_took_over_the_port_receives_nothing_but_the_token(endpoi
         impostor = threading.Thread(target=pretend, args=(listener,))
         impostor.start()
         endpoint.prepare()
-        endpoint.write(Record(1, 0.0, "token", "proof", f"127.0.0.1:{listener.getsockname()[1]}"))
+        endpoint.write(DaemonRecord(1, 0.0, "token", "proof", f"127.0.0.1:{listener.getsockname()[1]}"))
         assert endpoint.call({"want": "session", "settings": {"model": {"name": 3}}}) is None
         impostor.join(30)
     assert [json.loads(received[0]), received[1]] == [{"token": "token"}, b""]

@@ -9,7 +9,7 @@ from shared_daemon import wait_until
 
 from dg_lsp import __version__
 from dg_lsp.daemon import endpoint as endpoints
-from dg_lsp.daemon.endpoint import Endpoint, Record
+from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint
 from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
 
@@ -70,10 +70,10 @@ def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
 def test_a_daemon_that_the_user_started_stays_until_one_of_another_version_is_started(start, endpoint):
     daemon = start(idle_seconds=0.0)
     newer, older = Endpoint(endpoint.folder, "9"), Endpoint(endpoint.folder, "0")
-    older.write(Record(1, daemon._record.started - 1, "token", "proof", "127.0.0.1:1"))
+    older.write(DaemonRecord(1, daemon._record.started - 1, "token", "proof", "127.0.0.1:1"))
     wait_until(lambda: time.monotonic() > daemon._last_used + 0.1)
     assert not daemon._is_done()
-    newer.write(Record(1, daemon._record.started + 1, "token", "proof", "127.0.0.1:1"))
+    newer.write(DaemonRecord(1, daemon._record.started + 1, "token", "proof", "127.0.0.1:1"))
     wait_until(lambda: endpoint.read() is None)
 
 

@@ -145,7 +145,7 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     changed = hub.files["Tiny-Q4_K_M.gguf"] = WEIGHTS[::-1]
     with pytest.raises(ModelError, match="is not the file that was fetched first: pass --revision main"):
         fetch(which)
-    assert fetch(which, is_other=True).read_bytes() == changed
+    assert fetch(which, is_other_version=True).read_bytes() == changed
     remove(which)
     assert fetch(which).read_bytes() == changed
     of_next_release = preset(revision=hub_server.COMMIT[::-1])

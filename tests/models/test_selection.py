@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from dg_lsp.models.registry import AUTO, AUTO_DIFFUSION, BASE, BUNDLED, MINI, PRESETS
-from dg_lsp.models.selection import Device, Machine, Selection, rank_models, select
+from dg_lsp.models.selection import ComputeDevice, Machine, Selection, rank_models, select
 
 LAPTOP = Machine(2, 18e9, (), 16 * 10**9, 10**12)
 
 
 def with_gpu(gigabytes, bandwidth=0.0):
-    return dataclasses.replace(LAPTOP, gpus=(Device("RTX", "gpu", int(gigabytes * 1e9), bandwidth),))
+    return dataclasses.replace(LAPTOP, gpus=(ComputeDevice("RTX", "gpu", int(gigabytes * 1e9), bandwidth),))
 
 
 def with_memory(gigabytes):
@@ -57,5 +57,5 @@ def test_the_estimate_agrees_with_a_measured_processor():
     ],
 )
 def test_gpus_are_counted_together_and_a_shared_gpu_has_the_machines_memory(gpus, name, memory):
-    gpu = dataclasses.replace(LAPTOP, gpus=tuple(Device(*device) for device in gpus), free_memory=50).gpu
+    gpu = dataclasses.replace(LAPTOP, gpus=tuple(ComputeDevice(*device) for device in gpus), free_memory=50).gpu
     assert (gpu.name, gpu.free_memory) == (name, memory)

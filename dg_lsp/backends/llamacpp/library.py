@@ -17,7 +17,7 @@ from typing import Any
 
 from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
-from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, STOCK, VARIABLE, Runtime, RuntimeSearch, find_runtime
+from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, RUNTIME_VARIABLE, STOCK, Runtime, RuntimeSearch, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
@@ -241,7 +241,7 @@ def _one_line(text: str) -> str:
 
 def main() -> None:
     """Exits with the answer, or with a message if the environment names a runtime that cannot be loaded."""
-    if os.environ.get(VARIABLE, STOCK) != STOCK and library().runtime is None:
+    if os.environ.get(RUNTIME_VARIABLE, STOCK) != STOCK and library().runtime is None:
         sys.exit(library().note)
     sys.exit(0 if runs_diffusiongemma() else 10)
 

@@ -245,8 +245,7 @@ def split_parts(path: Path) -> list[Path]:
     """The files of a split model, of which `path` is one; for any other model `path` alone."""
     if not (part := _PART.search(path.name)):
         return [path]
-    stem = glob.escape(path.name[: part.start()])
-    return sorted(path.parent.glob(f"{stem}-?????-of-{part[1]}.gguf"))
+    return sorted(path.parent.glob(f"{glob.escape(path.name[: part.start()])}-?????-of-{part[1]}.gguf"))
 
 
 ADVICE = "use a smaller model or quantization, or set context_length, num_slots or gpu_layers lower"

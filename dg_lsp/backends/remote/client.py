@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from dg_lsp.backends.remote.dialects import DIALECTS, Dialect, RemoteAnswer, RemoteQuery, usage_of
+from dg_lsp.backends.remote import dialects
+from dg_lsp.backends.remote.dialects import DIALECTS, Dialect, RemoteAnswer, RemoteQuery
 from dg_lsp.errors import RemoteError, SettingsError, escaped
 from dg_lsp.settings import RemoteSettings
 from dg_lsp.system import LOOPBACK
@@ -48,8 +49,6 @@ BYTES_PER_TOKEN = 2048
 """Limit of a response: events repeat names and ids around each token."""
 SPARE_BYTES = 1 << 18
 EVENT_STREAM = "text/event-stream"
-LANGUAGES = "dg-lsp-languages"
-"""Header in which `dg-lsp serve` names the only languages of its model."""
 _LANGUAGES = re.compile(r"[\w.+#-]{1,40}(?:,[\w.+#-]{1,40}){0,99}", re.ASCII)
 _TOO_LONG = re.compile(r"exceed_context|context_length|context (length|size|window)|too (long|large)", re.IGNORECASE)
 """How llama-server, vLLM, SGLang and OpenAI report a prompt that is longer than the context."""
@@ -130,7 +129,7 @@ class AnswerBuilder:
                 self._texts[piece.index] = self._texts.get(piece.index, "") + piece.text
                 self._finishes[piece.index] = piece.finish or self._finishes.get(piece.index, "")
         last = (tree or [{}])[-1] if isinstance(tree, list) else tree
-        self._usage |= usage_of(last)
+        self._usage |= dialects.usage_of(last)
         if isinstance(model := last.get("model"), str):
             self._model = escaped(model)[:120]
         self.publish()
@@ -250,7 +249,7 @@ class RemoteModel:
         await self._loop.shutdown_asyncgens()
 
     def _read_languages(self, response: httpx2.Response) -> None:
-        named = _LANGUAGES.fullmatch(response.headers.get(LANGUAGES, ""))
+        named = _LANGUAGES.fullmatch(response.headers.get(dialects.LANGUAGES_HEADER, ""))
         self.languages = tuple(named[0].split(",")) if named else ()
 
     async def _run(self, query: RemoteQuery, deadline: float, builder: AnswerBuilder) -> None:
@@ -346,7 +345,7 @@ class RemoteModel:
             "Accept": f"{EVENT_STREAM}, application/json",
             "Accept-Encoding": "identity",
             "X-Session-Id": session,
-            **({"Dg-Lsp-Trigger": "invoked"} if query.is_invoked else {}),
+            **({dialects.TRIGGER_HEADER: "invoked"} if query.is_invoked else {}),
             **self._authorization,
         }
 

@@ -19,6 +19,10 @@ from dg_lsp.canvas.prompt_format import (
 )
 from dg_lsp.context.window import Prompt
 
+LANGUAGES_HEADER = "dg-lsp-languages"
+"""In an answer of `dg-lsp serve` whose model knows some languages only: their LSP ids, separated by commas."""
+TRIGGER_HEADER = "dg-lsp-trigger"
+"""In a request to `dg-lsp serve`: `invoked` if the user requested the completion, and did not just type."""
 Json = dict[str, Any]
 _CUT_REASONS = ("length", "abort", "error", "repetition", "content_filter", "model_length")
 """`finish_reason` of an answer that the model did not end: of OpenAI, vLLM, SGLang and Mistral."""

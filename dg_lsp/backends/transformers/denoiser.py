@@ -120,7 +120,7 @@ class TransformersDenoiser(Denoiser):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
             rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids, top_k)
             self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
-            rows = self._fetched(rows_on_device)
+            rows = rows_on_device.cpu().numpy()  # waits for the device
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
         is_greedy = temperature == 0
@@ -161,10 +161,6 @@ class TransformersDenoiser(Denoiser):
             if last is not None and len(last) == len(part):  # not in the first step of a canvas
                 part.copy_(last)
         return StepInputs(tokens, conditioning, torch.from_numpy(noise).to(self._device))
-
-    def _fetched(self, rows: torch.Tensor) -> np.ndarray:
-        """Waits for the device."""
-        return rows.cpu().numpy()
 
     def _tensor(self, ids: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)).to(self._device)
