@@ -103,12 +103,7 @@ def requests(group):
     """Path, body, reader, and the part of a choice that the plugin reads, by the names of `plugins.toml`."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[group]
     return {
-        table["name"]: (
-            table["path"],
-            table["body"].encode(),
-            globals()[table["reader"]],
-            PARTS.get(table.get("part")),
-        )
+        table["name"]: (table["path"], table["body"].encode(), globals()[table["reader"]], PARTS.get(table.get("part")))
         for table in tables
     }
 

@@ -13,6 +13,7 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 def main() -> NoReturn:
     """Entry point of `dg-lsp`: runs the command line and exits with its code."""
+    _open_closed_streams()
     try:
         from dg_lsp.system import leave_out_relative_programs
 
@@ -29,6 +30,16 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Opens the standard streams that the caller has closed: other files would get their descriptors and output."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -60,8 +60,7 @@ def _print_version(value: bool | None) -> None:
 def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001  (read by its callback)
-        bool | None,
-        Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        bool | None, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = None,
 ) -> int:
     """Complete code with a block-diffusion language model, in an editor or on the command line."""

@@ -99,8 +99,7 @@ def infill(
     ] = False,
     decoder: Decoder = None,
     length: Annotated[
-        LengthHint,
-        Option(help="What is known of the length: nothing, or the reference's number of lines."),
+        LengthHint, Option(help="What is known of the length: nothing, or the reference's number of lines.")
     ] = "none",
     deadline: Deadline = None,
     warm: Annotated[
@@ -112,12 +111,7 @@ def infill(
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     settings = configure(model.tree)
     check_decoder(decoder, settings)
-    options = RequestOptions(
-        length=length,
-        deadline_ms=deadline,
-        is_warm=warm,
-        sampler=sampler_options(sampler),
-    )
+    options = RequestOptions(length=length, deadline_ms=deadline, is_warm=warm, sampler=sampler_options(sampler))
     cases = sample_cases(read_cases(data), limit, seed)
     sandbox = open_sandbox(cases) if execute else None
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
@@ -181,9 +175,8 @@ def replay(
         notes.append(INTERRUPTED_NOTE)
     run = Run(header, attempts, is_complete, tuple(notes))
     summary = simulation.summarize_replay(events)
-    return finish(
-        run, simulation.replay_tables(run, summary), simulation.replay_json(run, summary) if as_json else None
-    )
+    tree = simulation.replay_json(run, summary) if as_json else None
+    return finish(run, simulation.replay_tables(run, summary), tree)
 
 
 def next_edit(
@@ -215,9 +208,7 @@ def next_edit(
     return 0
 
 
-def report(
-    log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")],
-) -> int:
+def report(log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")]) -> int:
     """Summarize an audit log: how many requests, how fast, and their outcomes."""
     configure({})
     with map_input_errors("read", log):

@@ -21,7 +21,7 @@ from dg_lsp.cli.printing import note, plural, print_json, print_line, size_text
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest, FillResult, Frame
-from dg_lsp.errors import InputFileError, ModelUnsupportedError, RequestError, UsageError
+from dg_lsp.errors import InputFileError, ModelUnsupportedError, RemoteError, RequestError, UsageError
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.settings import Settings
 
@@ -58,7 +58,7 @@ def chat(
             turns.append(Turn(Role.USER, message))
             try:
                 code, answer = _show_text(engine, replace(request, turns=tuple(turns)), run, load_ms)
-            except RequestError as error:
+            except (RequestError, RemoteError) as error:
                 if not is_interactive:
                     raise
                 turns.pop()  # the conversation goes on without this message

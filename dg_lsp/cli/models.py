@@ -77,9 +77,8 @@ def list_models(as_json: Json = False) -> int:
         licence = facts["licence"].partition(" (")[0]
         rows.append((facts["name"], here, facts["fit"], size_text(facts["size_bytes"]), hardware, licence))
     print_table(rows)
-    print_lines(
-        ("", "dg-lsp models show MODEL describes one, dg-lsp models recommend names the best for this machine.")
-    )
+    print_line("")
+    print_line("dg-lsp models show MODEL describes one, dg-lsp models recommend names the best for this machine.")
     return 0
 
 

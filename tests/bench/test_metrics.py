@@ -80,10 +80,7 @@ def test_a_summary_without_hits_attempts_or_costs_has_nulls(attempt):
 
 
 def test_the_summary_table_has_one_column_per_group(attempt):
-    groups = {
-        "ours": [attempt((40.0, "x"))] * 3 + [attempt()],
-        "theirs": [attempt((500.0, "x"), passes=True)] * 4,
-    }
+    groups = {"ours": [attempt((40.0, "x"))] * 3 + [attempt()], "theirs": [attempt((500.0, "x"), passes=True)] * 4}
     table = summary_table("All cases", groups)
     cells = {}
     for row in table.rows:

@@ -66,15 +66,9 @@ LOG_EDIT = Edit(1, "function test() {\n", '  console.log("old");\n', '  console.
         ("zeta-2", prompt_of("zeta-2", "before\nmiddle\nafter", "dle", path="test.rs", **one_line())),
         ("zeta-2.1", prompt_of("zeta-2.1", "prefix\neditable\nsuffix", "table", path="test.rs", **one_line())),
         ("sweep-v2", prompt_of("sweep-v2", AREA, "2))", [AREA_EDIT])),
-        (
-            "instinct",
-            prompt_of("instinct", LINES, " 2", [LOG_EDIT], path="test.js", lines_below=1),
-        ),
+        ("instinct", prompt_of("instinct", LINES, " 2", [LOG_EDIT], path="test.js", lines_below=1)),
         ("zeta-2-recorded", prompt_of("zeta-2", ARTICLE, '"Tags', [TAGS], path="article.py")),
-        (
-            "mercury-recorded",
-            prompt_of("mercury", ARTICLE, '"Tags', [TAGS], path="article.py", editable_tokens=350),
-        ),
+        ("mercury-recorded", prompt_of("mercury", ARTICLE, '"Tags', [TAGS], path="article.py", editable_tokens=350)),
         ("sweep", prompt_of("sweep", "current window", "current", [SWEEP_EDIT], path="src/main.rs", files=[CONTEXT])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

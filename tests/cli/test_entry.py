@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,14 @@ def test_a_closed_pipe_prints_no_traceback():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.skipif(os.name == "nt", reason="its shell closes no streams")
+@pytest.mark.parametrize(("closed", "code"), [("--version 1>&-", 0), ("--version 0<&- 1>&- 2>&-", 0), ("x 2>&-", 2)])
+def test_a_closed_stream_prints_no_traceback(closed, code):
+    command = f"{shlex.join(COMMAND)} {closed}"
+    process = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (code, b"", b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")

@@ -13,6 +13,7 @@ from chatty import SPECIALS, chatty
 from scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ScriptedDenoiser
 
 from dg_lsp.engine.decoders import base
+from dg_lsp.errors import RemoteError
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
@@ -155,6 +156,22 @@ def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with
     assert (outcome.code, outcome.out) == (0, "Yes.\nYes.\n")
     assert "the conversation has" in outcome.err
     assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
+
+
+def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, typed):
+    script.model = chatty("Yes.")
+    begin, failures = script.model._begin_pass, [RemoteError("127.0.0.1 is busy (status 429)")]
+
+    def fail_once():
+        if failures:
+            raise failures.pop()
+        begin()
+
+    script.model._begin_pass = fail_once
+    typed("hi", "again")
+    outcome = dg_lsp("chat")
+    assert (outcome.code, outcome.out) == (0, "Yes.\n")
+    assert "is busy" in outcome.err
 
 
 def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, typed):

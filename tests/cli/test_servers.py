@@ -97,8 +97,7 @@ def test_the_keys_are_in_the_environment_or_a_file(dg_lsp, http_server, monkeypa
 
 
 @pytest.mark.parametrize(
-    "content",
-    [None, "\n \n", b"\xff", "secret-1\nmore\n", "a secret-1\nb secret-1", "a secret-1\na secret-2", "a b c"],
+    "content", [None, "\n \n", b"\xff", "secret-1\nmore\n", "a secret-1\nb secret-1", "a secret-1\na secret-2", "a b c"]
 )
 def test_a_file_without_keys_is_an_error(dg_lsp, http_server, tmp_path, content):
     if content is not None:

@@ -57,10 +57,7 @@ def test_edits_of_one_line_are_one_edit_and_those_of_other_lines_are_their_own_n
     buffer.type_over("os", "sys")
     buffer.type_over("width", "w")
     buffer.type_over("height", "h")
-    assert buffer.edits() == [
-        ("def area(width, height):\n", "def area(w, h):\n"),
-        ("import os\n", "import sys\n"),
-    ]
+    assert buffer.edits() == [("def area(width, height):\n", "def area(w, h):\n"), ("import os\n", "import sys\n")]
 
 
 @pytest.mark.parametrize("num_old", [0, MAX_CHARS + 1])

@@ -6,10 +6,7 @@ import pytest
 from language_client import span
 
 NOTEBOOK = "file:///project/a.ipynb"
-CAPABILITIES = {
-    "notebookDocument": {"synchronization": {}},
-    "workspace": {"workspaceEdit": {"documentChanges": True}},
-}
+CAPABILITIES = {"notebookDocument": {"synchronization": {}}, "workspace": {"workspaceEdit": {"documentChanges": True}}}
 CODE = 2
 
 

@@ -6,10 +6,7 @@ from scripted import ScriptedDenoiser
 from dg_lsp.http import service
 
 GAP = {"input_prefix": "x = ", "input_suffix": "\n"}
-EXTRA = [
-    {"text": "old = 1\r\n", "filename": "/home/me/work/pkg/sub/old.py"},
-    {"text": "\tnew = 2\n", "filename": ""},
-]
+EXTRA = [{"text": "old = 1\r\n", "filename": "/home/me/work/pkg/sub/old.py"}, {"text": "\tnew = 2\n", "filename": ""}]
 
 
 @pytest.fixture

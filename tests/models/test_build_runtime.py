@@ -277,10 +277,7 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
 
 @pytest.mark.parametrize(
     ("backend", "message"),
-    [
-        ("cuda", r"nvcc.* is missing: install the CUDA toolkit"),
-        ("abacus", "no backend 'abacus': use cpu, cuda"),
-    ],
+    [("cuda", r"nvcc.* is missing: install the CUDA toolkit"), ("abacus", "no backend 'abacus': use cpu, cuda")],
 )
 def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch):
     monkeypatch.setitem(build_runtime.BACKENDS, "cuda", {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc"]})

@@ -88,11 +88,7 @@ def test_without_a_report_of_the_client_the_text_decides(editor, text, item, edi
 
 @pytest.mark.parametrize(
     ("keys", "inserted"),
-    [
-        (["r", "eturn", " width * height"], [False, True, True]),
-        (["return 1"], [False]),
-        (list("return"), [False] * 6),
-    ],
+    [(["r", "eturn", " width * height"], [False, True, True]), (["return 1"], [False]), (list("return"), [False] * 6)],
     ids=["a key, a word, the rest", "other text", "typed by hand"],
 )
 def test_a_change_that_inserts_a_part_of_an_item_is_recognized(editor, keys, inserted):

@@ -23,8 +23,7 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
 
 pytestmark = pytest.mark.skipif(
-    not runs_diffusiongemma(),
-    reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
+    not runs_diffusiongemma(), reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime"
 )
 
 WINDOW = 96

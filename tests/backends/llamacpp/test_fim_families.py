@@ -87,9 +87,7 @@ PUBLISHED = [
             "\n    if student.borrow_book(book, library):",
             path="main.py",
             snippets=files(
-                ("library.py", "class Book:\n"),
-                ("student.py", "class Student:\n"),
-                repository="library-system",
+                ("library.py", "class Book:\n"), ("student.py", "class Student:\n"), repository="library-system"
             ),
         ),
         "<|repo_name|>library-system\n<|file_sep|>library.py\nclass Book:\n<|file_sep|>student.py\nclass Student:\n"
@@ -140,10 +138,7 @@ PUBLISHED = [
         "starcoder2",
         STARCODER2,
         Prompt(
-            "code1_pre",
-            "code1_suf",
-            path="filepath1",
-            snippets=files(("filepath0", "code0\n"), repository="reponame"),
+            "code1_pre", "code1_suf", path="filepath1", snippets=files(("filepath0", "code0\n"), repository="reponame")
         ),
         "<repo_name>reponame<file_sep>filepath0\ncode0\n<file_sep><fim_prefix>filepath1\ncode1_pre"
         "<fim_suffix>code1_suf<fim_middle>",
