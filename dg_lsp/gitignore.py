@@ -49,7 +49,7 @@ class Rule(NamedTuple):
 
 
 def folded(text: str) -> str:
-    """The text as names are compared here: on Windows and macOS without case."""
+    """The form of a text in which names are compared: without case on Windows and macOS."""
     return text.casefold() if IGNORES_CASE else text
 
 
@@ -73,7 +73,7 @@ def is_pattern(line: str) -> bool:
 
 
 def anywhere(line: str) -> str:
-    """The pattern of a line, relative to any folder instead of one."""
+    """The line of a pattern that is relative to every folder, in place of one that is relative to a certain folder."""
     sign = line[: line.startswith("!")]
     text = line.removeprefix("!")
     return line if line.startswith("#") else f"{sign}**/{text.removeprefix('/')}"
@@ -103,7 +103,7 @@ def is_excluded(path: str, rules: Iterable[Rule]) -> bool:
 
 
 def _decides(path: str, end: int, rules: Sequence[Rule]) -> bool:
-    """Whether the first rule excludes that matches the path up to `end`, and no folder around that."""
+    """Whether the path up to `end` is excluded by the first rule that matches it, and not only a folder around it."""
     for start, pattern in rules:
         if start < end and (match := pattern.regex.fullmatch(path, start, end)) is not None and not match[1]:
             return not pattern.is_negative
@@ -191,9 +191,9 @@ def _bracket(text: str, at: int) -> tuple[str, int]:
 
 
 def _joined(runs: Sequence[Sequence[str]]) -> str:
-    """One regular expression. Each run but the last one is taken where it comes first, which is as good as any place.
+    """One regular expression. The groups are atomic, because backtracking could take exponential time.
 
-    So is what lies between two asterisks. Without atomic groups, matching could take exponential time.
+    All runs but the last, and texts between asterisks, match where they come first: a later place matches no more.
     """
     body = ""
     for number, (first, *rest) in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Runs model-written code in bubblewrap (`bwrap`): one program for itself, or a command in a copy of a folder.
+"""Runs model-written code in bubblewrap (`bwrap`): one program alone, or a command in a copy of a folder.
 
 A program gets the standard library of this Python, an empty environment, a small empty directory in memory, and its
 own namespaces: no network, no home, no other processes, and /usr and Python read-only. A command of the user needs its
@@ -146,7 +146,7 @@ def _call_filter() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What became of one program."""
+    """The outcome of one program."""
 
     passes: bool  # true if the program ran to its end
     reason: str = ""  # the exception, the signal, or another reason why the program failed

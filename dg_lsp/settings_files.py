@@ -1,4 +1,4 @@
-"""The user's settings file and the workspace's: where they are, who wrote them, and which of their keys count.
+"""The user's settings file and the workspace's: where they are, whether they are trusted, and which keys are used.
 
 A workspace's file comes with a folder that others wrote. Until the user trusts the folder, it can change how code is
 completed and exclude more; it cannot choose models, send more or exclude less.
@@ -131,7 +131,7 @@ def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:
         return old or new
     match key:
         case "privacy.exclude_patterns" | "privacy.exclude_languages":
-            # also again what the user has: the last pattern decides
+            # a pattern that the user has too is added again, because the last pattern that matches decides
             return (*old, *(pattern for pattern in new if not pattern.startswith("!")))
         case "context.enabled":
             return min(old, new, key=_CONTEXT_ORDER.index)

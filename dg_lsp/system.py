@@ -1,4 +1,4 @@
-"""The machine and this process: free and used memory, commands of child processes, the data folder, replaced files."""
+"""The machine, this process and the user's folders: memory, child processes, GPUs, and files that are replaced."""
 
 import contextlib
 import ctypes

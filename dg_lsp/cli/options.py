@@ -67,7 +67,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """What a command does with its file."""
+    """The options of a command that reads a file, and can write it."""
 
     write: Annotated[bool, Option("--write", help="Write the result to the file.")] = False
     format: Annotated[
@@ -123,7 +123,7 @@ class RunOptions:
             note(f"--top-k has no effect, because {spec.name} draws no tokens: it takes the most probable ones")
 
     def end(self) -> float:
-        """When a text that begins now has to be there, in `time.monotonic` seconds."""
+        """The deadline of a request that begins now, in `time.monotonic` seconds."""
         return math.inf if self.deadline is None else time.monotonic() + self.deadline / 1e3
 
 
@@ -132,8 +132,8 @@ def configure(
 ) -> Settings:
     """Defaults, the user's file, the nearest file in the working directory or above it, then `overrides`.
 
-    Servers that any folder may share read no file of a folder. Reports what is ignored of the files; a command that
-    needs no setting calls it for these reports.
+    Servers of several folders read the file of no folder (`in_folder`). `report` receives a message for each file and
+    key that is ignored: commands that need no setting call this function for these messages.
     """
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings_files import user_settings, with_workspace_file

@@ -1,4 +1,4 @@
-"""What commands print: lines, tables, trees of facts, JSON, progress, and notes and warnings with their next step.
+"""The output of commands: lines, tables, trees of facts, JSON, progress bars, notes and warnings.
 
 Lines may contain text of files, folders, models and servers, which must not control a terminal.
 """

@@ -56,7 +56,7 @@ class SourceFile:
         return language_id_of(self.path.name, self.text)
 
     def snapshot(self) -> Snapshot:
-        """The file as input of the engine, and as an editor opens it."""
+        """The file as an editor would open it, for the engine."""
         return Snapshot(self.path.absolute().as_uri(), self.text, self.language)
 
     def offset_at(self, line: int, column: int | None) -> int:

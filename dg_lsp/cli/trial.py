@@ -46,7 +46,7 @@ _BEFORE = 'def area(width, height):\n    """The area of a rectangle."""\n    ret
 _AFTER = "\n\n\nprint(area(2, 3))\n"
 _DESCRIPTORS = Path("/proc/self/fd")
 FileState = tuple[int, int, int, int]
-"""Size, number and times of a file."""
+"""Size, inode number, and times of the last changes of the content and of the inode."""
 
 
 def trial_fill(engine: Engine, seconds: float = math.inf) -> FillResult:
@@ -96,7 +96,7 @@ def _check_unchanged(path: Path, tested: list[FileState], present: list[FileStat
 
 
 def _states(path: Path) -> list[FileState]:
-    """Sizes, numbers and times of the files that a runtime opens, which change whenever a file does.
+    """The states of the files that a runtime opens, which change whenever a file does.
 
     These are all parts of a split model, and of a folder all that transformers reads. The number of the device is left
     out, because some systems number devices anew at each start.
@@ -170,7 +170,7 @@ def main() -> int:
     except DgLspError as error:
         problem = {"error": type(error).__name__, "message": str(error)}
     print(json.dumps(problem), flush=True)  # noqa: T201
-    os._exit(0)  # what closing the model would do is of no interest
+    os._exit(0)  # at once: closing the model would change no result
 
 
 def _limit_process(seconds: float) -> None:
@@ -197,7 +197,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
 
 
 def _test_tokenizer(tokenizer: Tokenizer) -> None:
-    """Encodes characters of every class, and decodes all tokens: a made-up vocabulary may end the process at any."""
+    """Encodes characters of every class and decodes all tokens. With a damaged vocabulary any of them may crash."""
     mixed = "".join(map(chr, random.Random(0).choices(range(0x110000), k=4096)))  # with lone surrogates
     characters = map(chr, (*range(256), 0x7FF, 0x800, 0xD800, 0xFFFF, 0x10000, 0x10FFFF))
     runs = (20_000 * char for char in "a1! \n\té中😀")

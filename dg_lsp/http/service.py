@@ -196,7 +196,7 @@ class Service:
         return Snapshot(f"http:{quote(path)}?{sender}", text, language)
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
-        """The frames if the client wants them, and the result, also without a text for a request of no tokens.
+        """Yields the frames if `has_frames`, and then the result, which has no text for a request of no tokens.
 
         Raises:
             ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.

@@ -29,7 +29,7 @@ HAS_OVERLAYS = sys.platform not in ("darwin", "win32")
 DEFAULT_BACKEND = "metal" if sys.platform == "darwin" else "cpu"
 
 IsUsable = Callable[[Path], bool]
-"""Whether the libraries in a folder do what they are made for."""
+"""Whether the libraries in a folder compute DiffusionGemma, which is tested in a child process."""
 
 
 # the change
