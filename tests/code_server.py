@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +13,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from gates import wait_until
+from gates import free_port, wait_until
 from installation import VSIX
 
 ROOT = Path(__file__).parents[1]
@@ -342,8 +341,3 @@ class NotebookWindow(Window):
 def folders_without(programs, path):
     """The folders of a PATH that contain none of the programs."""
     return [folder for folder in path.split(os.pathsep) if not any((Path(folder) / name).exists() for name in programs)]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -1,5 +1,7 @@
-"""Requests of scheduler tests, and models that wait for the test."""
+"""Requests of scheduler tests, models that wait for the test, and ports for other programs."""
 
+import random
+import socket
 import threading
 import time
 
@@ -25,6 +27,15 @@ def wait_until(happened, complaint="timeout", *, seconds=TIMEOUT, pause=0.002):
         assert time.monotonic() < end, complaint() if callable(complaint) else complaint
         time.sleep(pause)
     return value
+
+
+def free_port():
+    """A port that no other test receives meanwhile: it is below those that the system gives to programs."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def is_idle(scheduler):

@@ -31,9 +31,9 @@ def decode(ids):
 
 def test_unit_of_a_very_long_line_is_short_and_costs_nothing():
     text = "a" * 5_000_000
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(text) - unit_start(text) == MAX_UNIT
-    assert time.perf_counter() - began < 0.05
+    assert time.process_time() - began < 0.05
 
 
 @pytest.mark.parametrize(

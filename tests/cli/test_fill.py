@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 import time
@@ -145,7 +146,7 @@ def test_several_candidates_are_generated_by_request(dg_lsp, script, source):
 def test_after_the_deadline_the_completion_is_unfinished_and_nothing_is_written(dg_lsp, script, source, monkeypatch):
     script.fill = "self.x"
     start = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", iter([start, *[start + 10] * 100]).__next__)
+    monkeypatch.setattr(time, "monotonic", itertools.chain([start], itertools.repeat(start + 10)).__next__)
     outcome = dg_lsp("fill", f"{source}:4", "--deadline", 5, "--json", "--write")
     assert outcome.code == 1
     assert outcome.json["rejected"] == "unfinished"

@@ -90,8 +90,8 @@ def known_line(prefix, suffix):
 
 
 def slow_fill(prefix, suffix):
-    """A long completion after `s`, a short one elsewhere."""
-    return "o_long_to_say_that_it_takes_a_while_(0)" if prefix.endswith("s") else "ast"
+    """A completion of 120 steps after `s`, of four elsewhere."""
+    return f"o_{'_'.join(map(str, range(100, 129)))}(0)" if prefix.endswith("s") else "ast"
 
 
 def failing(error):

@@ -73,7 +73,7 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     num_steps = len(steps())
     time.sleep(0.2)
     assert len(steps()) <= num_steps + 1  # one that had begun
-    assert num_steps < 30
+    assert num_steps < 100  # of 120
 
 
 def test_a_killed_daemon_ends_its_editors_and_the_next_editor_starts_another_one(shared):

@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from gates import free_port
 from http_server import Client, Starter
 from lying_server import LyingServer, reply
 
@@ -43,10 +43,8 @@ def printed(capsys, *arguments):
 
 def test_a_failing_server_is_an_error_of_one_line(served, home, capsys):
     home(api="chat")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    stopped = f"http://127.0.0.1:{port}"
-    for url, message in ((served, "status 501"), (stopped, f"127.0.0.1:{port} does not accept connections")):
+    stopped = f"http://127.0.0.1:{free_port()}"
+    for url, message in ((served, "status 501"), (stopped, f"{stopped[7:]} does not accept connections")):
         assert run(["fill", f"{SAMPLES / 'shapes.py'}:11", "--remote", url]) == 3
         [line] = capsys.readouterr().err.splitlines()
         assert message in line

@@ -23,7 +23,6 @@ def test_cancelling_stops_the_model_within_one_step(session, steps):
     so_far = steps().count("s")
     assert len(client.texts(0, 1, uri=OTHER)) == 1
     assert so_far <= steps().count("s") <= so_far + 1
-    assert steps().rstrip("f").count("s") < 30  # of 40
 
 
 def test_the_newest_request_of_a_document_wins(session, steps):
@@ -34,7 +33,7 @@ def test_the_newest_request_of_a_document_wins(session, steps):
     fresh = client.complete(1, 1)
     assert client.is_cancelled(stale)
     assert len(client.items(fresh)) == 1
-    assert steps().count("s") < 30  # of 40
+    assert steps().count("s") < 100  # of 120
 
 
 def test_cancellations_and_requests_in_one_write(session):

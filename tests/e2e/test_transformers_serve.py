@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from gates import wait_until
+from gates import free_port, wait_until
 from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
@@ -42,8 +41,7 @@ def served(tiny_checkpoint, tmp_path_factory):
     # bytes are decoded as their names: transformers cannot stream a random text that is no UTF-8
     _edit(folder / "tokenizer.json", decoder={"type": "Fuse"})
     _edit(folder / "generation_config.json", max_denoising_steps=4)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     code = "from transformers.cli.transformers import main; main()"
     options = ["serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HOME": str(folder.parent)}

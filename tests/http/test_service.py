@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from chatty import HI, chatty
-from gates import Stepping
+from gates import Stepping, free_port
 from http_server import (
     GAP,
     OPERATOR,
@@ -134,20 +134,19 @@ def test_a_shared_system_prompt_is_no_exception(start_team):
 
 def test_without_keys_each_connection_is_a_client(start):
     client = start(ScriptedDenoiser("x"))
+    port = free_port()
 
-    def connect(port=0):
-        """Connects from an address of its own, so that no other program of the machine can take the port meanwhile."""
-        return closing(http.client.HTTPConnection("127.0.0.1", client.port, source_address=("127.0.0.2", port)))
+    def connect(port):
+        return closing(http.client.HTTPConnection("127.0.0.1", client.port, source_address=("127.0.0.1", port)))
 
     def cached(connection):
         connection.request("POST", "/infill", json.dumps(PROMPT))
         return json.load(connection.getresponse())["timings"]["cache_n"]
 
-    with connect() as alice, connect() as bob:
+    with connect(port) as alice, connect(0) as bob:
         first = cached(alice)
         assert cached(alice) > first
         assert cached(bob) == first
-        port = alice.sock.getsockname()[1]
         alice.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
     with connect(port) as reused:
         assert cached(reused) == first, "a connection from the port of one that is closed"
