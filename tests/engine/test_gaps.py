@@ -148,6 +148,7 @@ BLOCK = "def f(a):\n    if a:\n        {}\n    return a\n"
     ("source", "placeholder", "fill", "filled"),
     [
         pytest.param("x = g({}, 1)\n", "", "[2, 3], 4)", "[2, 3]", id="an argument"),
+        pytest.param("x = g({}, 1)\n", "", "lambda a, b: a, 4)", "lambda a, b: a", id="a function as an argument"),
         pytest.param("x = g({})\n", "...", "2, 3)[0]", "2, 3", id="the last arguments"),
         pytest.param(BODY, "pass", "a = 1\n    a = 2", "a = 1", id="a statement among others"),
         pytest.param(
