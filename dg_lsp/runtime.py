@@ -23,7 +23,7 @@ RUNTIME_VARIABLE = "DG_LSP_RUNTIME"
 STOCK = "stock"
 PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
-_RECORD = "runtime.json"
+RECORD = "runtime.json"
 _KEYS = ("installed_library", "installed_sha256")
 LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 
@@ -56,7 +56,7 @@ class Runtime:
     def write(self) -> None:
         """Writes the record beside the library."""
         record = {key: getattr(self, key) for key in _KEYS}
-        (self.folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        (self.folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     def fits(self, installed: InstalledLibrary) -> bool:
         """Whether it was made for the installed llama-cpp-python."""
@@ -121,7 +121,7 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
     if given == STOCK or library is None:
         return RuntimeSearch(None, f"{RUNTIME_VARIABLE} is set to {STOCK}" if library else "")
     folder = runtime_folder(environment)
-    if not (folder / _RECORD).exists():
+    if not (folder / RECORD).exists():
         return RuntimeSearch(None, f"{folder}, the value of {RUNTIME_VARIABLE}, contains no runtime" if given else "")
     runtime = read_runtime(folder)
     if runtime is None or not runtime.library.is_file():
@@ -133,7 +133,7 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
 
 def read_runtime(folder: Path) -> Runtime | None:
     """The runtime in a folder; None if its record is missing or invalid."""
-    texts = read_record(folder / _RECORD, lambda record: [record[key] for key in _KEYS])
+    texts = read_record(folder / RECORD, lambda record: [record[key] for key in _KEYS])
     return Runtime(folder, *texts) if texts and all(isinstance(text, str) for text in texts) else None
 
 

@@ -38,8 +38,8 @@ from dg_lsp.cli.printing import (
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError
 from dg_lsp.models import build_runtime, registry
+from dg_lsp.models.checkpoint import NUMBER_FORMATS
 from dg_lsp.models.convert import (
-    SCRIPT_TYPES,
     check_target,
     convert_with_script,
     has_environment,
@@ -339,7 +339,7 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
     if not source.is_dir() or is_diffusion_gemma(source):
         return _convert_diffusion_gemma(source, output, weight_type)
     target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
-    kind = weight_type.name if weight_type and weight_type.name in SCRIPT_TYPES else "auto"
+    kind = weight_type.name if weight_type and weight_type.name in NUMBER_FORMATS else "auto"
     smaller = weight_type if kind == "auto" else None  # the script does not write it
     stored = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     check_target(target, stored + (smaller.size(stored, 16) if smaller else stored))

@@ -18,7 +18,7 @@ from typing import Any
 from dg_lsp import runtime
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models.download import working_folder
-from dg_lsp.models.packages import ShowStep, run, run_pip, unpack_llama_cpp
+from dg_lsp.models.packages import ShowStep, run_pip, run_program, unpack_llama_cpp
 
 GEMMA4 = Path(__file__).with_name("gemma4.patch")
 REDUCTION = Path(__file__).with_name("gemma4_reduction.h")
@@ -96,7 +96,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
     installed = runtime.require_library()
     folder = runtime.runtime_folder()
     is_empty = folder.is_dir() and not any(folder.iterdir())
-    if folder.exists() and not is_empty and not (folder / "runtime.json").exists():
+    if folder.exists() and not is_empty and not (folder / runtime.RECORD).exists():
         raise UsageError(f"{folder} contains other files than a runtime: name another folder")
     compiler = _find_compiler()
     with working_folder(folder, runtime.RUNTIME_VARIABLE) as work:
@@ -133,7 +133,7 @@ def _compile_overlay(compiler: str, llama_cpp: Path, changed: Path, libraries: P
         *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
         *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),
     ]
-    if reason := run(command):
+    if reason := run_program(command):
         raise ModelError(f"{Path(compiler).name} failed: {reason}")
 
 
@@ -171,7 +171,7 @@ def compile_wheel(
             )
         show_step("installing the wheel", None)
         run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
-        if (runtime.runtime_folder() / "runtime.json").exists():  # an overlay for the library that was replaced
+        if (runtime.runtime_folder() / runtime.RECORD).exists():  # an overlay for the library that was replaced
             runtime.runtime_folder().rename(work / "replaced")
 
 

@@ -27,7 +27,8 @@ from dg_lsp.gguf import BF16, F16, F32, StoredTensor, TensorType, Value, map_fil
 # files
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-KINDS: dict[str, TensorType] = {"F32": F32, "F16": F16, "BF16": BF16}
+NUMBER_FORMATS: dict[str, TensorType] = {kind.name: kind for kind in (F32, F16, BF16)}
+"""Of checkpoints, and of the files that llama.cpp's script writes, by name."""
 _MAX_HEADER = 100_000_000
 """Bytes; the limit of the format."""
 _MAX_TEXT = 100_000_000
@@ -125,7 +126,7 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
 def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> StoredTensor:
     begin, end = entry["data_offsets"]
     shape = tuple(int(length) for length in entry["shape"])
-    kind = KINDS.get(entry["dtype"])
+    kind = NUMBER_FORMATS.get(entry["dtype"])
     if kind is None:
         raise ModelUnsupportedError(
             f"{path.parent}: tensor {name} is of number format {entry['dtype']}: use the checkpoint in BF16, F16 or F32"

@@ -312,8 +312,6 @@ _REQUIREMENTS = ("requirements-convert_legacy_llama.txt", "requirements-convert_
 _TORCH = "torch==2.13.0"
 _REPLACED = ("#", "-", "torch", "gguf")
 """Starts of lines in the requirements that are not installed: our version of torch, and the gguf of the source."""
-SCRIPT_TYPES = ("F32", "F16", "BF16")
-"""Number formats that the script writes; llama.cpp quantizes to the others afterwards."""
 _WRITTEN = re.compile(r"Writing: +(\d+)%")
 
 _RENAMING = """
@@ -419,7 +417,7 @@ def convert_with_script(
         is_nemotron = checkpoint.read_json(source / CONFIGURATION).get("model_type") == "nemotron_labs_diffusion"
         renaming = ("-c", _RENAMING) if is_nemotron else ()
         command = [str(_python(environment)), "-P", *renaming, str(environment / _SCRIPT), *files]
-        if reason := packages.run(command, show_progress, variables):
+        if reason := packages.run_program(command, show_progress, variables):
             problem = f"llama.cpp's {_SCRIPT} cannot convert {source}: {reason.removeprefix('ERROR:hf-to-gguf:')}"
             raise errors.ModelUnsupportedError(f"{problem}; use a published GGUF of this model")
         gguf.read_header(new)

@@ -97,14 +97,14 @@ def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> Non
     Raises ModelError: this Python cannot install pip, or pip failed.
     """
     if importlib.util.find_spec("pip") is None:
-        if reason := run(python_command("ensurepip")):
+        if reason := run_program(python_command("ensurepip")):
             problem = f"{sys.executable} has no pip, and cannot install it ({reason})"
             raise ModelError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
         importlib.invalidate_caches()
     broken: list[str] = []
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
     command = python_command("pip", *arguments, *options)
-    reason = run(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)), environment)
+    reason = run_program(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)), environment)
     if broken and reason.startswith(("Could not find a version", "Could not install packages")):
         raise ModelError(
             f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
@@ -116,7 +116,7 @@ def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> Non
         )
 
 
-def run(
+def run_program(
     command: Sequence[str],
     on_line: Callable[[str], object] = lambda _line: None,
     environment: Mapping[str, str] = os.environ,

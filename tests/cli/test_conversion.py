@@ -102,14 +102,14 @@ def script(tmp_path, monkeypatch):
             path.write_text(text)
         return folder / "llama.cpp"
 
-    def run(command, on_line, environment=os.environ, run_program=packages.run):
+    def run(command, on_line, environment=os.environ, run_program=packages.run_program):
         if "pip" not in command:
             return run_program(command, on_line, environment)
         script.calls.append(command[command.index("--python") : command.index("--disable-pip-version-check")])
         return script.reason
 
     monkeypatch.setattr(packages, "unpack_llama_cpp", unpack)
-    monkeypatch.setattr(packages, "run", run)
+    monkeypatch.setattr(packages, "run_program", run)
     return script
 
 

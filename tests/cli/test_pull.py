@@ -126,7 +126,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         return outcome.code, [line.split()[1] for line in outcome.err.splitlines() if line.startswith("[")]
 
     with monkeypatch.context() as broken:
-        broken.setattr(packages, "run", lambda *_: "no torch")
+        broken.setattr(packages, "run_program", lambda *_: "no torch")
         assert stages() == (3, ["download", "convert"])
     [listed] = [model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny-dream"]
     assert (listed["path"], listed["is_begun"]) == (None, True)

@@ -72,7 +72,7 @@ def check_of_the_runtime(_tmp_path, _tiny_repacked):
 
 def program_of_a_build(_tmp_path, _tiny_repacked):
     """As pip and CMake are started."""
-    return packages.run([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
+    return packages.run_program([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
 
 
 @pytest.mark.parametrize("has_run", [quantized, downloaded, check_of_the_runtime, program_of_a_build])

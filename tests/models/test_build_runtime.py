@@ -289,7 +289,7 @@ def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, messa
 def test_an_environment_without_pip_gets_it_first(monkeypatch, reason):
     modules = []
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(packages, "run", lambda command, *_: modules.append(command[3]) or reason)
+    monkeypatch.setattr(packages, "run_program", lambda command, *_: modules.append(command[3]) or reason)
     with pytest.raises(ModelError, match=r"has no pip, .*\(ensurepip is disabled\)") if reason else nullcontext():
         packages.run_pip("download", "tiny")
     assert modules == (["ensurepip"] if reason else ["ensurepip", "pip"])
