@@ -132,11 +132,11 @@ class _EditCommand:
             request = replace(request, snippets=verification.failure(note))
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             self.run.note_effects(engine.spec)
-            around = partial(output.excerpt, request.snapshot, request.offset)
-            result = self._drain(request, engine, lambda frame: around(output.drawing(frame)))
+            excerpt_with = partial(output.excerpt, request.snapshot, request.offset)
+            result = self._drain(request, engine, lambda frame: excerpt_with(output.drawing(frame)))
             silence = _reason_for_silence(request, self.settings, engine.spec.language_problem(self.source.language))
             completion = self.settings.completion
-            typed = silence or explain(result.confident(completion.min_confidence), completion, engine)
+            while_typing = silence or explain(result.confident(completion.min_confidence), completion, engine)
             self._report_model(engine)
         edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
         edit, trials = self._apply_best(edits, verification)
@@ -146,8 +146,8 @@ class _EditCommand:
             print_json(output.fill_object(result, load_ms) | trials)
         else:
             self._show_fill(result, edit, request)
-            if edit is not None and typed.outcome is not Visibility.SHOWN:
-                self.file.report(f"while you type, an editor shows nothing here. {typed.sentence}")
+            if edit is not None and while_typing.outcome is not Visibility.SHOWN:
+                self.file.report(f"while you type, an editor shows nothing here. {while_typing.sentence}")
             self.file.report(output.timing_line(result, load_ms))
         return 1 if edit is None else 0
 

@@ -136,12 +136,7 @@ def grammar_of(grammar: str) -> "Grammar | None":
         return Grammar(getattr(importlib.import_module(module), function or "language")())
     except (ImportError, AttributeError, ValueError) as error:  # ValueError: built for another tree-sitter
         wheel = module.replace("_", "-")
-        log.warning(
-            "%s: syntax is not checked (%s); %s",
-            wheel,
-            error,
-            with_extra("languages"),
-        )
+        log.warning("%s: syntax is not checked (%s); %s", wheel, error, with_extra("languages"))
         return None
 
 

@@ -225,10 +225,7 @@ def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: 
 
 
 def canvas_length(
-    spec: ModelSpec,
-    max_lines: int | None,
-    layout: Layout = OPEN,
-    decoder: DecoderName = DecoderName.DIFFUSION,
+    spec: ModelSpec, max_lines: int | None, layout: Layout = OPEN, decoder: DecoderName = DecoderName.DIFFUSION
 ) -> int:
     """Tokens of a canvas: the spec's, or else the model's shortest for so many lines and the frozen tokens.
 

@@ -82,10 +82,7 @@ class Verification:
         return Snippets((Snippet(SnippetSource.TEST, f"output of {' '.join(self.command.split())}", text),))
 
     def first_passing(
-        self,
-        options: Iterable[OptionT],
-        data_of: Callable[[OptionT], bytes],
-        report: Callable[[Trial], None],
+        self, options: Iterable[OptionT], data_of: Callable[[OptionT], bytes], report: Callable[[Trial], None]
     ) -> tuple[OptionT | None, list[Trial]]:
         """The most confident candidate that passes, and what was tried. `data_of` is the file with a candidate.
 

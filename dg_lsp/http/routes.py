@@ -22,14 +22,7 @@ from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import ready_engine
 from dg_lsp.http.responses import Answer, Completion, Json, NativeAnswer, OpenAiAnswer, Stream
-from dg_lsp.http.schemas import (
-    ActionBody,
-    ApiError,
-    ChatBody,
-    CompletionBody,
-    GenerationBody,
-    NativeBody,
-)
+from dg_lsp.http.schemas import ActionBody, ApiError, ChatBody, CompletionBody, GenerationBody, NativeBody
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
 from dg_lsp.postprocess.text_edits import all_applied, shared_ends
 from dg_lsp.postprocess.validate import Candidate

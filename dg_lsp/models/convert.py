@@ -389,11 +389,7 @@ def _python(folder: Path) -> Path:
 
 
 def convert_with_script(
-    source: Path,
-    target: Path,
-    kind: str,
-    show_step: packages.ShowStep,
-    quantize: Quantize | None = None,
+    source: Path, target: Path, kind: str, show_step: packages.ShowStep, quantize: Quantize | None = None
 ) -> None:
     """Converts a checkpoint with llama.cpp's script; `kind` is F32, F16, BF16 or `auto`.
 
