@@ -201,9 +201,10 @@ class _EditCommand:
     def _report_model(self, engine: Engine) -> None:
         """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""
         if not self.run.as_json:
-            languages = ", ".join(engine.spec.languages) or "all languages"
-            follows = "instructions" if engine.follows_instructions else "no instructions"
-            self.file.report(f"{engine.spec.name} answers: it knows {languages}, and follows {follows}")
+            names = engine.spec.languages
+            languages = ", ".join(names) or "all languages" if len(names) <= 3 else f"{len(names)} languages"
+            follows = f"follows {'' if engine.follows_instructions else 'no '}instructions"
+            self.file.report(f"{engine.spec.name} answers: it knows {languages}, and {follows}")
 
     def _apply_best(
         self, edits: Sequence[OptionT], verification: Verification | None

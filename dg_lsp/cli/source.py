@@ -141,8 +141,7 @@ def parse_location(text: str, form: str) -> Location:
     """Reads `FILE`, `FILE:LINE`, `FILE:LINE:COL` or `FILE:FIRST-LAST` from the right: the path may contain colons.
 
     Raises:
-        UsageError: a line, a range or a column is missing or too much in this `form`, a number is 0, or the range is
-            reversed.
+        UsageError: a part is missing or too much in this `form`, a number is 0, or the range is reversed.
     """
     match = _LOCATION.fullmatch(text)
     assert match is not None  # any text is a path
@@ -154,6 +153,7 @@ def parse_location(text: str, form: str) -> Location:
         or (column is not None and "COL" not in form)
     ):
         raise UsageError(f"{text}: expected {form}, for example samples/shapes.py:12")
-    if 0 in (first, last, column) or (last is not None and last < (first or 0)):
-        raise UsageError(f"{text}: lines and columns start at 1, and FIRST is not after LAST")
+    is_reversed = last is not None and last < (first or 0)
+    if is_reversed or 0 in (first, last, column):
+        raise UsageError(f"{text}: {'LAST is before FIRST' if is_reversed else 'lines and columns start at 1'}")
     return Location(Path(path), first or 0, last or first or 0, column)

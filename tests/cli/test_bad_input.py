@@ -37,7 +37,7 @@ def folder(tmp_path):
         (["latin.py:1"], "latin.py is not UTF-8 (byte 5): convert it first"),
         (["good.py:9"], "good.py has 3 lines: there is no line 9"),
         (["good.py:2:9"], "line 2 of good.py has 1 character: its last column is 2, not 9"),
-        (["good.py:0"], "good.py:0: lines and columns start at 1, and"),
+        (["good.py:0"], "good.py:0: lines and columns start at 1"),
         (["good.py:1:0"], "lines and columns start at 1"),
         (["good.py:1-2"], "good.py:1-2: expected FILE:LINE[:COL]"),
         (["good.py:1:1", "--gaps"], "good.py:1:1: expected FILE[:FIRST-LAST]"),

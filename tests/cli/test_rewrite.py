@@ -55,7 +55,7 @@ def test_without_a_result_the_exit_code_is_1_and_nothing_is_written(dg_lsp, scri
     ("lines", "options", "message"),
     [
         ("2-9", [], "no line 9"),
-        ("2-1", [], "FIRST is not after LAST"),
+        ("2-1", [], "LAST is before FIRST"),
         ("4-4", [], "nothing to rewrite"),
         ("2-2", ["--strength", "1.5"], "strength"),
     ],
