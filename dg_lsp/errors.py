@@ -18,6 +18,11 @@ def escaped(text: str) -> str:
     )
 
 
+def size_text(num_bytes: float) -> str:
+    """A size of files or memory for people, in MB below 1 GB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
 def with_extra(name: str) -> str:
     """The advice to install an extra: from the clone, because no package index has dg-lsp yet."""
     return f"install dg-lsp with the extra {name}, in the clone: uv tool install '.[{name}]' or pip install '.[{name}]'"

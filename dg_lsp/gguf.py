@@ -89,7 +89,6 @@ STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Type of a value -> format character of `struct`."""
 _UINT32, _INT32, _FLOAT32, _BOOL = 4, 5, 6, 7
-
 Scalar = int | float | bool | str
 
 
@@ -325,7 +324,6 @@ def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
 
 
 BLOCK_BYTES = 1 << 23
-
 ProgressCallback = Callable[[int], object]
 """Receives the number of bytes of weights that were written since the last call."""
 

@@ -24,13 +24,10 @@ FIMS = (
     *("santacoder", "deepseek", "codestral", "codellama", "zeta", "seed-coder"),
 )
 """The families of `dg_lsp/canvas/fim_families.toml`, except that of dg-lsp's own models."""
-
 MAX_NAMED = 8
 """Unknown keys that one message names."""
-
 MAX_SECONDS, MAX_MS = 1e6, 1e9
 """Longest times, eleven days: the system cannot wait for all longer ones."""
-
 _INTERNAL = {"internal": True}
 
 

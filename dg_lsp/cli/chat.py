@@ -17,11 +17,11 @@ from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
 from dg_lsp.cli.output import canvas_screen, drawing, for_stream, times
-from dg_lsp.cli.printing import note, plural, print_json, print_line, size_text
+from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest, FillResult, Frame
-from dg_lsp.errors import InputFileError, ModelUnsupportedError, RemoteError, RequestError, UsageError
+from dg_lsp.errors import InputFileError, ModelUnsupportedError, RemoteError, RequestError, UsageError, size_text
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.settings import Settings
 
@@ -91,9 +91,12 @@ def _typed() -> Iterator[str]:
     """The user's lines until Ctrl-D."""
     with suppress(ImportError):  # arrow keys and history, where the system has it
         import readline  # noqa: F401
+    is_shown = sys.stdout.isatty()  # otherwise Python would write the prompt between the answers
     while True:
+        if not is_shown:
+            typer.echo("> ", nl=False, err=True)
         try:
-            line = input("> ")
+            line = input("> " if is_shown else "")
         except EOFError:
             typer.echo("", err=True)
             return

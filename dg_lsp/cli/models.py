@@ -31,12 +31,11 @@ from dg_lsp.cli.printing import (
     print_lines,
     print_table,
     progress_bar,
-    size_text,
     step_progress,
     warn,
 )
 from dg_lsp.cli.trial import trial_fill
-from dg_lsp.errors import DgLspError, ModelError, UsageError
+from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
 from dg_lsp.models import build_runtime, registry
 from dg_lsp.models.checkpoint import NUMBER_FORMATS
 from dg_lsp.models.convert import (

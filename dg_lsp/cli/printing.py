@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dg_lsp.errors import escaped
+from dg_lsp.errors import escaped, size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -78,11 +78,6 @@ def _fact_text(name: object, value: object) -> str:
     number = size_text(value) if value >= 1e6 else f"{value:.5g}" if isinstance(value, float) else str(value)
     unit = "/s" if str(name).endswith("bandwidth") else " ms" if str(name).endswith("_ms") else ""
     return f"{number}{unit}"
-
-
-def size_text(num_bytes: float) -> str:
-    """A size of files or memory, in MB below 1 GB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def plural(num: int, noun: str) -> str:

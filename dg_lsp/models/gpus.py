@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dg_lsp.errors import size_text
 from dg_lsp.system import read_number
 
 NVIDIA, AMD, INTEL, APPLE = "nvidia", "amd", "intel", "apple"
@@ -43,7 +44,7 @@ class Gpu:
         return f"{self} IS NOT USED: this llama.cpp was built without {self.backend}; run dg-lsp setup"
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.memory / 1e9:.1f} GB)" if self.memory else self.name
+        return f"{self.name} ({size_text(self.memory)})" if self.memory else self.name
 
 
 def find_gpus(pci: Path = _PCI, platform: str = sys.platform) -> tuple[Gpu, ...]:

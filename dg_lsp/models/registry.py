@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.errors import ModelError
+from dg_lsp.errors import ModelError, size_text
 from dg_lsp.system import data_folder, read_record
 
 AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
@@ -78,7 +78,6 @@ def find_family(architecture: str, name: str = "") -> Family | None:
 
 _MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
 """Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
-
 _LARGEST_ON_CPU = 2_000_000_000
 """Bytes of weights. A Qwen2.5-Coder 1.5B in Q8_0 (1.6 GB) takes 82 ms for a token on two AVX2 cores."""
 _GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)
@@ -321,8 +320,8 @@ def locate(name: str) -> Path:
         raise ModelError(f"the bundled model {name} is missing from this installation ({path}): {advice}")
     if is_begun(preset):
         raise ModelError(f"{name} is fetched, but not converted: run dg-lsp models pull {name}")
-    size = f"{preset.fetched_size / 1e9:.1f} GB"
-    raise ModelError(f"{name} is not on this machine yet: run dg-lsp models pull {name} ({size})")
+    advice = f"run dg-lsp models pull {name} ({size_text(preset.fetched_size)})"
+    raise ModelError(f"{name} is not on this machine yet: {advice}")
 
 
 def _given_path(name: str) -> Path:

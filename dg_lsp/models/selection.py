@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dg_lsp.canvas.spec import PromptFormat
-from dg_lsp.errors import ModelError
+from dg_lsp.errors import ModelError, size_text
 from dg_lsp.models import registry
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, MINI, Preset, locate
 from dg_lsp.settings import ModelSettings
@@ -132,7 +132,7 @@ def fit(preset: Preset, machine: Machine) -> str:
     """Whether a preset fits into the free memory of a machine, and where it would run."""
     device = place(preset, machine)
     if device is None:
-        return f"no: {max(device.free_memory for device in machine.devices) / 1e9:.1f} GB free"
+        return f"no: {size_text(max(device.free_memory for device in machine.devices))} free"
     is_slow = device.kind == "cpu" and not preset.hardware.startswith("CPU")
     return f"{'slow' if is_slow else 'yes'}: {device.name}"
 
@@ -232,7 +232,7 @@ def default_model(settings: ModelSettings) -> Selection:
     except ModelError as error:
         return Selection(MINI, str(error))
     if (free := system_free()) < MIN_FREE_BYTES:
-        return Selection(MINI, f"{BASE} needs 1 GB of free memory, {free / 1e9:.1f} GB are free")
+        return Selection(MINI, f"{BASE} needs 1 GB of free memory, {size_text(free)} are free")
     if not ms:
         return Selection(BASE, "how long a line takes is measured at the next start")
     return _by_time(ms)

@@ -43,7 +43,7 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
     measured_model(RUNTIME, 84)
     with monkeypatch.context() as little:
         little.setattr(selection, "system_free", lambda: 6 * 10**8)
-        assert choose(RUNTIME).reason == "dg-base needs 1 GB of free memory, 0.6 GB are free"
+        assert choose(RUNTIME).reason == "dg-base needs 1 GB of free memory, 600 MB are free"
         assert choose(RUNTIME).name == MINI
     with monkeypatch.context() as gone:
         gone.setattr(registry.Preset, "path", registry.Path("/gone"))

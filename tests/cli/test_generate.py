@@ -137,7 +137,8 @@ def typed(monkeypatch, terminal):
     def use(*lines):
         rest = iter(lines)
 
-        def read(_prompt):
+        def read(prompt):
+            print(prompt, end="")
             line = next(rest, None)
             if line is None:
                 raise EOFError
@@ -170,8 +171,7 @@ def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, ty
     script.model._begin_pass = fail_once
     typed("hi", "again")
     outcome = dg_lsp("chat")
-    assert (outcome.code, outcome.out) == (0, "Yes.\n")
-    assert "is busy" in outcome.err
+    assert (outcome.code, outcome.out, "is busy" in outcome.err) == (0, "Yes.\n", True)
 
 
 def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, typed):

@@ -17,7 +17,7 @@ from typing import Any
 
 from dg_lsp.backends.llamacpp.library import Device, gpus
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.errors import ModelMemoryError, SettingsError
+from dg_lsp.errors import ModelMemoryError, SettingsError, size_text
 from dg_lsp.gguf import GGUFHeader
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
@@ -308,10 +308,5 @@ def check_fits(
 def _check_free(what: str, use: int, free: int, where: str, advice: str) -> None:
     needed = use and use + max(_SPARE_BYTES, int(_SPARE_SHARE * use))
     if needed > free:
-        raise ModelMemoryError(
-            f"{what} needs {_size(needed)} of memory including a reserve, {where} has {_size(free)} free: {advice}"
-        )
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+        problem = f"{what} needs {size_text(needed)} of memory including a reserve"
+        raise ModelMemoryError(f"{problem}, {where} has {size_text(free)} free: {advice}")
