@@ -279,7 +279,7 @@ def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
     if isinstance(denoiser, ContextDenoiser):
         yield from ((denoiser._context, "decode"), (denoiser._context, "logits"))
     else:
-        yield from ((denoiser._network, "step"), (denoiser, "_fetched"))
+        yield denoiser._network, "step"
     if isinstance(reduction := getattr(denoiser, "_reduction", None), GraphReduction):
         yield reduction, "_read"
 

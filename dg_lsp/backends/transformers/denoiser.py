@@ -118,9 +118,8 @@ class TransformersDenoiser(Denoiser):
         lengths = [len(canvas) for canvas in checked]
         with map_step_errors("denoising step"):
             inputs = self._inputs(checked, keys, len(self._prompts[slot]), temperature, rng)
-            rows_on_device, conditioning = self._network.step(inputs, self._prefixes[slot], self._banned_ids, top_k)
+            conditioning, rows = self._network.step(inputs, self._prefixes[slot], self._banned_ids, top_k)
             self._conditioning.update(zip(keys, conditioning.split(lengths), strict=True))
-            rows = rows_on_device.cpu().numpy()  # waits for the device
         if not np.isfinite(rows).all():
             raise BackendError("the model computed NaN or infinite values; its file may be damaged, download it again")
         is_greedy = temperature == 0

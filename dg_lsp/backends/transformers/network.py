@@ -10,6 +10,7 @@ No GPU has run this module.
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
@@ -129,7 +130,7 @@ class StepInputs(NamedTuple):
     """Everything that differs between two steps, on the device. T is the number of canvas tokens."""
 
     tokens: torch.Tensor  # shape (3, T), int64: ids, positions from the prompt's length on, and numbers of canvases
-    conditioning: torch.Tensor  # shape (T, hidden): the second value of the step before; zeros before the first step
+    conditioning: torch.Tensor  # shape (T, hidden): the first value of the step before; zeros before the first step
     noise: torch.Tensor
     """Shape (T + 1,): random numbers in [0, 1) that decide the samples, then the temperature, above 0."""
 
@@ -234,13 +235,13 @@ class DiffusionGemmaNetwork:
 
     def step(
         self, inputs: StepInputs, prefix: PrefixCache, banned_ids: torch.Tensor, top_k: TopK | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`ReducedLogits.rows` of canvases after a prompt, and the conditioning of the next step, shape (T, hidden)."""
+    ) -> tuple[torch.Tensor, np.ndarray]:
+        """The conditioning of the next step, shape (T, hidden), and the awaited `ReducedLogits.rows` of canvases."""
         raw = self._raw_logits(inputs, prefix)
         cap = float(self.config.final_logit_softcapping)
         rows, probabilities = reduce_logits(raw, cap, banned_ids, inputs.noise[-1], inputs.noise[:-1], top_k)
         scale = self._decoder.embed_tokens.embed_scale.to(self.embedding.dtype)
-        return rows, torch.matmul(probabilities, self.embedding) * scale
+        return torch.matmul(probabilities, self.embedding) * scale, rows.cpu().numpy()
 
     def _raw_logits(self, inputs: StepInputs, prefix: PrefixCache) -> torch.Tensor:
         """Logits of shape (T, vocabulary) before the soft cap."""
