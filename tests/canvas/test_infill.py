@@ -12,9 +12,9 @@ SPEC = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.INFILL, canvas_le
 START = replace(SPEC, start_ids=(1,))
 
 
-def laid_out(prefix, suffix, spec=SPEC, max_tokens=100):
+def laid_out(prefix, suffix):
     """Prompt, head and tail as text."""
-    layout = layout_of(Prompt(prefix, suffix), TOKENIZER, spec, max_tokens)
+    layout = layout_of(Prompt(prefix, suffix), TOKENIZER, SPEC, 100)
     return tuple(TOKENIZER.decode(ids).decode() for ids in (layout.prompt_ids, layout.head_ids, layout.tail_ids))
 
 

@@ -23,8 +23,8 @@ def predicts(argmax, entropy, sampled=None):
     return Prediction(token_ids(argmax), sampled_ids, confidence, floats, confidence)
 
 
-def after(step, prediction, seed=0, **sampling):
-    noise = np.random.default_rng(seed).integers(0, VOCAB, len(step.canvas_ids), dtype=np.int32)
+def after(step, prediction, **sampling):
+    noise = np.random.default_rng(0).integers(0, VOCAB, len(step.canvas_ids), dtype=np.int32)
     return renoise(step, prediction, UniformSampling(**sampling), noise)
 
 

@@ -14,21 +14,7 @@ from dg_lsp.engine.request import ChatRequest, RewriteRequest
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
-REQUEST = ChatRequest((Turn(Role.USER, "hi"),), "name")
-
-
-def engine_of(answer, spec=MASK_SPEC, **script):
-    denoiser = chatty(answer, spec, **script)
-    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings()), denoiser
-
-
-def chat(engine, request=REQUEST, deadline=math.inf):
-    return drain(engine.chat(request, deadline=deadline))
-
-
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
-
-
 SOURCE = "def f(x):\n    return x\n\n\ndef twice(x):\n    return f(x) + f(x)\n"
 RETURN = "    return 2 * x\n"
 LONG = " + ".join(map(str, range(99)))
@@ -53,11 +39,12 @@ def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
 
 
 def test_next_turn_decodes_only_what_is_new():
-    engine, denoiser = engine_of("ok")
+    denoiser = chatty("ok")
+    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
     first = (Turn(Role.USER, "x" * 100),)
-    chat(engine, replace(REQUEST, turns=first))
+    drain(engine.chat(ChatRequest(first, "name"), deadline=math.inf))
     before = denoiser.num_prefilled
     turns = (*first, Turn(Role.ASSISTANT, "ok"), Turn(Role.USER, "more"))
-    result = chat(engine, replace(REQUEST, turns=turns))
+    result = drain(engine.chat(ChatRequest(turns, "name"), deadline=math.inf))
     assert result.cached_tokens > 100
     assert denoiser.num_prefilled - before == result.prompt_tokens - result.cached_tokens

@@ -16,10 +16,7 @@ from dg_lsp.settings import MAX_SECONDS, Settings
 
 TEXT = "a = old_value_here\n"
 NEW = "new_value_that_is_long"
-
-
-def rewrite(uri="file:///long.py"):
-    return RewriteRequest(Snapshot(uri, TEXT), 4, len(TEXT) - 1)
+REWRITE = RewriteRequest(Snapshot("file:///long.py", TEXT), 4, len(TEXT) - 1)
 
 
 def script(prefix, suffix):
@@ -42,7 +39,7 @@ def ended():
 
 @pytest.mark.parametrize("num_slots", [1, 4])
 def test_typing_interrupts_a_rewrite_which_continues_afterwards(busy, ended, num_slots):
-    scheduler, denoiser, rewritten = busy(script, rewrite(), num_slots=num_slots)
+    scheduler, denoiser, rewritten = busy(script, REWRITE, num_slots=num_slots)
     typed = scheduler.submit(ask())
     ended(rewritten=rewritten, typed=typed)
     denoiser.go_on.set()
@@ -57,7 +54,7 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
     scheduler, denoiser, _ = busy(script, ask("file:///first.py"))
     ended(
         warm_up=scheduler.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
-        rewrite=scheduler.submit(rewrite()),
+        rewrite=scheduler.submit(REWRITE),
         invoked=scheduler.submit(ask("file:///1.py", priority=Priority.INVOKED)),
         typed=scheduler.submit(ask("file:///2.py")),
         typed_later=scheduler.submit(ask("file:///3.py")),
@@ -68,9 +65,9 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
 
 
 def test_newer_request_of_a_document_cancels_a_running_and_an_interrupted_one(busy):
-    scheduler, denoiser, stale = busy(script, rewrite())
+    scheduler, denoiser, stale = busy(script, REWRITE)
     typed = scheduler.submit(ask(text="b = "))
-    newer = scheduler.submit(rewrite())
+    newer = scheduler.submit(REWRITE)
     newest = scheduler.submit(ask())
     for cancelled in (stale, typed):
         with pytest.raises(CancelledError):

@@ -15,8 +15,8 @@ from .conftest import corpus_files, toy_source
 BLOCK = ["    if ready(first, second):", "        first += 1", "", "        return first", "    return None"]
 
 
-def documents(toy, num, max_prompt, max_middle=32, seed=5):
-    stream = DocumentStream(corpus_files(toy.texts[:50]), toy.tokenizer, max_prompt, max_middle, seed)
+def documents(toy, num, max_prompt):
+    stream = DocumentStream(corpus_files(toy.texts[:50]), toy.tokenizer, max_prompt, max_middle=32, seed=5)
     return [stream.infill_document() for _ in range(num)]
 
 

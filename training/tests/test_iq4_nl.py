@@ -8,8 +8,8 @@ from torch import nn
 from dg_training.iq4_nl import BLOCK, RoundedWeights, best_scales, pack, round_matrices, rounded
 
 
-def weights(rows=6, columns=96):
-    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)) * 0.1
+def weights():
+    weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(1)) * 0.1
     weight[2] = 0.0
     return weight
 

@@ -39,8 +39,8 @@ SHARED = Device("Radeon 890M", "igpu", 40 * GB, 64 * GB)
 HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
 
 
-def budget(spec=SPEC, *, vocab_size=8192, trained=4096, kv=4096, **settings):
-    sizes = replace(SIZES, vocab_size=vocab_size, trained_length=trained, kv_bytes_per_token=kv)
+def budget(spec=SPEC, *, vocab_size=8192, kv=4096, **settings):
+    sizes = replace(SIZES, vocab_size=vocab_size, trained_length=4096, kv_bytes_per_token=kv)
     return context_budget(spec, ModelSettings(**settings), sizes)
 
 

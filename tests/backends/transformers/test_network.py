@@ -14,10 +14,6 @@ from dg_lsp.errors import BackendError
 BANNED_IDS = torch.tensor([3, 7])
 
 
-def raw_logits(rows=6, vocab_size=500, scale=20.0):
-    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(0)) * scale
-
-
 @pytest.mark.parametrize("vocab_size", [1, 5, 127, 128, 129, 1000])
 def test_draw_inverts_the_cumulative_sum(vocab_size):
     probabilities = torch.full((1, vocab_size), 1 / vocab_size)
@@ -46,7 +42,7 @@ def test_nan_logits_are_an_error(open_denoiser, draw_ids):
 
 @pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])
 def test_best_tokens_are_drawn_and_fed_back(counts_tail):
-    raw = raw_logits()
+    raw = torch.randn(6, 500, generator=torch.Generator().manual_seed(0)) * 20
     uniforms = torch.linspace(0, 0.99, 6)
     whole = reduce_logits(raw, 30.0, BANNED_IDS, torch.tensor(0.6), uniforms)
     best = reduce_logits(raw, 30.0, BANNED_IDS, torch.tensor(0.6), uniforms, TopK(9, counts_tail))
