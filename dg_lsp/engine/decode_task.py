@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from dg_lsp.engine.decoders.base import (
     PrefillSpeed,
     Progress,
     RequestCosts,
+    Result,
     Steps,
     StopCriteria,
 )
@@ -43,7 +43,6 @@ from dg_lsp.engine.request import Ending, FillResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import MISFITS, Candidate, Reason, Rejection
 
-Result = TypeVar("Result")
 Decoding = Generator[Progress, None, tuple[Draft, ...]]
 """One value per forward pass, then the drafts of all candidates."""
 MAX_CLIENTS = 16

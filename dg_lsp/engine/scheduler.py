@@ -20,16 +20,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.decoders.base import Progress
+from dg_lsp.engine.decoders.base import Progress, Result
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame, IdleRequest, Priority, RewriteRequest
 from dg_lsp.errors import BackendError
 from dg_lsp.settings import CompletionSettings, Settings
 
-Result = TypeVar("Result")
 Key = tuple[Hashable, str, type]
 """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnFrame = Callable[[Frame], None]
