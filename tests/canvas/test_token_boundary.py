@@ -30,10 +30,10 @@ def decode(ids):
 
 
 def test_unit_of_a_very_long_line_is_short_and_costs_nothing():
-    text = "a" * 5_000_000
+    text = "a" * 50_000_000
     began = time.process_time()
     assert len(text) - unit_start(text) == MAX_UNIT
-    assert time.process_time() - began < 0.05
+    assert time.process_time() - began < 0.2
 
 
 @pytest.mark.parametrize(
