@@ -291,7 +291,8 @@ class ModelSpec:
 
     def canvas_for(self, num_tokens: int) -> int:
         """The shortest canvas length that holds so many tokens, or the longest one."""
-        return min((length for length in self.canvas_lengths if length >= num_tokens), default=self.longest_block)
+        fitting = (length for length in self.canvas_lengths if length >= num_tokens)
+        return min(fitting, default=max(self.canvas_lengths, default=CAUSAL_BLOCK))
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,8 +232,6 @@ def canvas_length(
     Raises:
         RequestError: it has no room for a fill.
     """
-    if spec.block_length:
-        return spec.block_length
     wanted = spec.canvas_length
     frozen = num_frozen(layout)
     if 0 < wanted <= frozen:

@@ -150,11 +150,12 @@ class Rewrite(RangeTask):
             build = rewrite_layout if self._is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
-            decoder = DecoderName.DIFFUSION
+            decoder = DecoderName.SPECULATIVE if model.spec.is_drafter else DecoderName.DIFFUSION
             length = model.spec.canvas_for(min(longest, 64))
+            if not model.spec.has_free_canvas:
+                layout = layout.in_prompt()
             if model.spec.sampling is None:
                 decoder = DecoderName.PROMPT_LOOKUP  # most of an answer is a copy of the selection
-                layout = layout.in_prompt()
                 length = 0
             limits = Limits(
                 length,

@@ -1,7 +1,8 @@
 import time
+from dataclasses import replace
 
 import pytest
-from scripted import MASK_SPEC, ScriptedDenoiser
+from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
@@ -40,6 +41,22 @@ def test_tokens_that_are_kept_stay_where_they_are():
     assert len(new) == len("total = a + 1")
     assert all(char in pair for char, pair in zip(new, zip("total = a + 1", "total = a * 2", strict=True), strict=True))
     assert new != "total = a + 1"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"sampling": replace(MASK_SPEC.sampling, block_length=8), "has_causal_head": False}, id="blocks"),
+        pytest.param({"is_drafter": True}, id="canvases that only draft"),
+    ],
+)
+def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options, monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
+    answer = "total = a * 2\n```"
+    spec = replace(MASK_SPEC, canvas_lengths=(8,), template="gemma4", **options)
+    model = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.rpartition("    ")[2]) :], spec=spec)
+    engine = LocalEngine(model, model.tokenizer, CompletionSettings())
+    assert applied(rewritten(engine, request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
 
 
 @pytest.mark.parametrize(
