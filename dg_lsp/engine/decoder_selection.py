@@ -152,7 +152,9 @@ class DecoderSelection:
         Raises:
             RequestError: the canvas has no room for a fill.
         """
-        length = canvas_length(self.spec, request.line_limit, layout, decoder) if decoder.needs_canvas else 0
+        length = 0
+        if decoder.needs_canvas:
+            length = canvas_length(self.spec, request.line_limit, layout, is_infill=decoder is DecoderName.INFILL)
         has_several = decoder is DecoderName.DIFFUSION and not self.spec.block_length  # of blocks only one continues
         num_canvases = request.num_candidates if has_several else 1
         stop_ms = early_stop_ms(request, settings, deadline)
@@ -225,9 +227,9 @@ def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: 
 
 
 def canvas_length(
-    spec: ModelSpec, max_lines: int | None, layout: Layout = OPEN, decoder: DecoderName = DecoderName.DIFFUSION
+    spec: ModelSpec, max_lines: int | None, layout: Layout = OPEN, *, is_infill: bool = False, least: int = 0
 ) -> int:
-    """Tokens of a canvas: the spec's, or else the model's shortest for so many lines and the frozen tokens.
+    """Tokens of a canvas: the spec's, or else the model's shortest for `least`, or for so many lines and frozen tokens.
 
     Raises:
         RequestError: it has no room for a fill.
@@ -238,10 +240,10 @@ def canvas_length(
         raise RequestError(
             f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"
         )
-    if decoder is DecoderName.INFILL:
+    if is_infill:
         least = frozen + spec.gap_lengths[-1]
-    else:  # an open canvas continues in the next one; frozen tokens make a short one shorter
-        least = frozen + (32 if max_lines != 1 else 16 if frozen else 8)
+    # an open canvas continues in the next one; frozen tokens make a short one shorter
+    least = least or frozen + (32 if max_lines != 1 else 16 if frozen else 8)
     return wanted or spec.canvas_for(least)
 
 

@@ -351,10 +351,7 @@ def _chat_task(
         layout = chat_layout(request.turns, model.tokenizer, spec, max_length)
     else:
         layout = raw_layout(request.text, model.tokenizer, spec, max_length)
-    length = 0
-    if decoder.needs_canvas:  # the shortest canvas that holds the longest answer, or the longest canvas
-        fitting = (length for length in spec.canvas_lengths if length >= request.max_tokens)
-        length = spec.canvas_length or min(fitting, default=max(spec.canvas_lengths, default=0))
+    length = (spec.canvas_length or spec.canvas_for(request.max_tokens)) if decoder.needs_canvas else 0
     limits = Limits(
         length,
         request.max_tokens,

@@ -15,6 +15,7 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt, SnippetSource
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
+from dg_lsp.engine.decoder_selection import canvas_length
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
 from dg_lsp.engine.request import Ending, FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
@@ -151,9 +152,9 @@ class Rewrite(RangeTask):
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
             decoder = DecoderName.SPECULATIVE if model.spec.is_drafter else DecoderName.DIFFUSION
-            length = model.spec.canvas_for(min(longest, 64))
             if not model.spec.has_free_canvas:
                 layout = layout.in_prompt()
+            length = canvas_length(model.spec, None, layout, least=min(longest, 64))
             if model.spec.sampling is None:
                 decoder = DecoderName.PROMPT_LOOKUP  # most of an answer is a copy of the selection
                 length = 0

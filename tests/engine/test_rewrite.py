@@ -1,5 +1,6 @@
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser
@@ -11,7 +12,7 @@ from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import checked_request, instruction_note, with_instruction
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
@@ -57,6 +58,16 @@ def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options, 
     model = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.rpartition("    ")[2]) :], spec=spec)
     engine = LocalEngine(model, model.tokenizer, CompletionSettings())
     assert applied(rewritten(engine, request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
+
+
+@pytest.mark.parametrize(("options", "length"), [({}, 64), ({"canvas_length": 32}, 32)], ids=["auto", "requested"])
+def test_the_canvas_of_an_instruction_has_the_requested_length(options, length, monkeypatch):
+    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
+    model = ScriptedDenoiser("x", spec=replace(MASK_SPEC, template="gemma4"))
+    model.predict = Mock(wraps=model.predict)
+    engine = LocalEngine(model, model.tokenizer, CompletionSettings())
+    rewritten(engine, request(instruction="double", sampler=SamplerOptions(**options)))
+    assert len(model.predict.call_args[0][1][0]) == length
 
 
 @pytest.mark.parametrize(
