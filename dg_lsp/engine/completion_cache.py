@@ -29,8 +29,8 @@ class _Entry:
 class CompletionCache:
     """A bounded store of fills. Any thread may call."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self._entries: deque[_Entry] = deque(maxlen=capacity)
+    def __init__(self) -> None:
+        self._entries: deque[_Entry] = deque(maxlen=CAPACITY)
         self._lock = threading.Lock()
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
