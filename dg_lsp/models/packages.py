@@ -54,11 +54,13 @@ def unpack_llama_cpp(
     unused = tuple(f"{root}{part}" for part in _UNUSED)
     try:
         with tarfile.open(packed) as archive:
-            # missing before Python 3.11.4: so only regular files inside the folder are unpacked
+            # missing before Python 3.11.4: so only regular files inside the folder are unpacked, without setuid
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
             files = [member for member in archive if member.isfile() and ".." not in member.name.split("/")]
-            members = (file for file in files if file.name.startswith(needed) and not file.name.startswith(unused))
-            archive.extractall(folder, members)
+            files = [file for file in files if file.name.startswith(needed) and not file.name.startswith(unused)]
+            for file in files:
+                file.mode &= 0o755
+            archive.extractall(folder, files)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():

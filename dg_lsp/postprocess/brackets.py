@@ -111,7 +111,8 @@ def _long_piece(language: Language) -> re.Pattern[str]:
     pieces = []
     for quote in sorted((*language.quotes, *language.multiline), key=len, reverse=True):
         char, line_end, end = (quote[0], "", r"\Z") if quote in language.multiline else (quote[0], r"\n", "$")
-        pieces.append(rf"{quote}(?:[^\\{char}{line_end}]++|\\.|(?!{quote}){char})*+(?:{quote}|{end})")
+        # no possessive group, which `re` matches wrongly before Python 3.11.5 (issue 100061)
+        pieces.append(rf"{quote}(?:[^\\{char}{line_end}]++|\\.|(?!{quote}){char})*(?:{quote}|{end})")
     return re.compile("|".join([*_marked(language), *pieces]), re.DOTALL | re.MULTILINE)
 
 
