@@ -111,7 +111,6 @@ class Adaptation:
             file_type=self.options.file_type,
         )
         name = self._source.name
-        name = self._source.name
         path.with_suffix(".md").write_text(
             f"# {name} dg\n\nMade from `{self.checkpoint.name}` ({name}) with `python -m dg_training adapt`. "
             f"Its vocabulary is pruned to {len(self.vocabulary.tokens)} tokens. It is trained on {progress.tokens} "
@@ -134,9 +133,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         return
     trainer = adaptation.trainer()
     with trainer.stopped_by_signal():
-        trainer.run(
-            show, max_steps=options.max_steps, on_save=lambda: adaptation.export(out, trainer.average, trainer.progress)
-        )
+        trainer.run(show, on_save=lambda: adaptation.export(out, trainer.average, trainer.progress))
 
 
 def _vocabulary(source: Pretrained, root: Path, kept: Path, options: AdaptOptions) -> PrunedVocabulary:

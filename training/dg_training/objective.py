@@ -168,5 +168,5 @@ def validate(objective: Objective, batches: list[dict[str, Tensor]]) -> dict[str
     """
     device = batches[0]["tokens"].device
     generator = torch.Generator(device).manual_seed(VALIDATION_SEED)
-    with torch.autocast(device.type, torch.bfloat16), torch.set_grad_enabled(objective.is_cuda):
+    with torch.set_grad_enabled(objective.is_cuda):
         return mean_losses([objective.losses(batch, generator).by_target() for batch in batches])

@@ -142,10 +142,9 @@ class Trainer:
         show: Show,
         *,
         minutes: float | None = None,
-        max_steps: int | None = None,
         on_save: Callable[[], None] = lambda: None,
     ) -> TrainingProgress:
-        """Train until the planned time, for `minutes` or `max_steps`, or until SIGTERM.
+        """Train until the planned time, for `minutes` or the options' steps, or until SIGTERM.
 
         `on_save` is called after each checkpoint, before the validation: if the time is up, only losses are missing.
         """
@@ -155,7 +154,7 @@ class Trainer:
         before = progress.seconds
         started = time.monotonic()
         until = min(planned, before + minutes * 60) if minutes else planned
-        last_step = progress.step + max_steps if max_steps else None
+        last_step = progress.step + options.max_steps if options.max_steps else None
         next_save = before + options.checkpoint_minutes * 60
         reported = before
         num_processes = GPU_LOADERS if self.device.type == "cuda" else 0
@@ -188,7 +187,7 @@ class Trainer:
     def step(self, batch: dict[str, Tensor], rate: float) -> None:
         """One update of the weights and their average."""
         with self.rounding.step() if self.rounding else nullcontext():
-            with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32):
+            with self._autocast():
                 losses = self.objective.losses(batch, self.generator)
             losses.total().backward()
         weights = list(self.network.parameters())
@@ -203,6 +202,9 @@ class Trainer:
             torch._foreach_lerp_(list(self.average.parameters()), weights, 1 - decay)
         self.recent.append(losses.by_target())
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not torch.float32)
+
     def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
         losses = mean_losses(self.recent)
         self.recent.clear()
@@ -211,18 +213,18 @@ class Trainer:
         progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
         show({**progress, **losses, "rate": round(rate, 6), "seconds_left": left})
 
+    @torch.no_grad()
     def _validate(self, show: Show) -> None:
         """Losses of the averaged weights, as a file has them."""
         progress = self.progress
         weights, averages = list(self.network.parameters()), list(self.average.parameters())
         saved = [weight.detach().clone() for weight in weights]
-        with torch.no_grad():
-            torch._foreach_copy_(weights, averages)  # one set of compiled graphs serves both
+        torch._foreach_copy_(weights, averages)  # one set of compiled graphs serves both
         if self.rounding:
             round_matrices(self.network)
-        losses = validate(self.objective, self.validation)
-        with torch.no_grad():
-            torch._foreach_copy_(weights, saved)
+        with self._autocast():
+            losses = validate(self.objective, self.validation)
+        torch._foreach_copy_(weights, saved)
         show({"step": progress.step, "tokens": progress.tokens, "seconds": round(progress.seconds), **losses})
 
 

@@ -30,12 +30,12 @@ def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
 
 
 def test_a_resumed_run_continues_weights_optimizer_and_noise(make_trainer):
-    first, second = make_trainer(), make_trainer()
-    first.run(lambda _: None, max_steps=3)
+    first, second = make_trainer(max_steps=3), make_trainer(max_steps=4)
+    first.run(lambda _: None)
     second.resume()
     assert second.progress == first.progress
     assert torch.equal(first.generator.get_state(), second.generator.get_state())
-    progress = second.run(lambda _: None, max_steps=4)
+    progress = second.run(lambda _: None)
     assert (progress.step, progress.tokens) == (7, 7 * 2 * 256)
     saved = torch.load(first.path, weights_only=True)
     assert all(state["step"] == 7 for state in saved["optimizer"]["state"].values())
@@ -80,8 +80,8 @@ def test_a_stopped_command_saves_and_does_not_validate(timed_trainer):
 
 @pytest.mark.parametrize(("is_causal", "has_canvases"), [(False, [True, False] * 2), (True, [False] * 4)])
 def test_half_of_the_steps_have_canvases(make_trainer, monkeypatch, is_causal, has_canvases):
-    trainer, steps = make_trainer(is_causal=is_causal), []
+    trainer, steps = make_trainer(is_causal=is_causal, max_steps=4), []
     monkeypatch.setattr(trainer, "step", lambda batch, _: steps.append(batch["start"].shape[1] > 0))
     monkeypatch.setattr(trainer, "_report", lambda *_: None)
-    trainer.run(lambda _: None, max_steps=4)
+    trainer.run(lambda _: None)
     assert steps == has_canvases
