@@ -15,8 +15,7 @@ def test_the_tutorial_shows_grey_text_in_an_editor(launcher):
     for line, text in (("raise", 'ValueError("amount must be positive")'), ("self.balance -=", "amount")):
         source = source.replace(f"{line} \n", f"{line} {text}\n")
     source = source.replace("append()", "append(amount)").replace("len()", "len(s)")
-    options = {"model": {"name": "dg-base"}, "completion": {"deadline_ms": 60_000}}
-    client = launcher.launch(COMMAND).begin(source, **options)
+    client = launcher.launch(COMMAND).begin(source, model={"name": "dg-base"}, completion={"deadline_ms": 60_000})
     [item] = client.items(client.complete(22, len("        return len(s")))
     assert item["insertText"] == "elf.history"
     assert "dg-base ready" in client.wait_log("ready")["message"]
