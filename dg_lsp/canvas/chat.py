@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from dg_lsp.canvas.chat_template import ChatTemplate, TemplateError, TemplateRefusedError, render, render_here
+from dg_lsp.canvas.chat_template import TEMPLATES, TemplateError, TemplateRefusedError, render, render_here
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, concat, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.errors import ModelUnsupportedError, RequestError
@@ -34,33 +34,8 @@ THINK = "<|think|>"
 THOUGHT_MARKS = (("<|channel>", "<channel|>"), ("<think>", "</think>"))
 """The marks around a thought before an answer: tokens of Gemma; those of Qwen and others may be plain text."""
 _CHANNEL_NAME = re.compile(r"\s*thought\b[ \t]*\n?")
-TEMPLATES = {
-    # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought; with
-    # thinking on, a token begins the system's turn
-    "gemma4": ChatTemplate(
-        "{{ bos_token }}{% if enable_thinking and messages[0].role != 'system' %}<|turn>system\n<|think|>\n<turn|>\n"
-        "{% endif %}{% for message in messages %}"
-        "<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
-        "{% if enable_thinking and loop.first and message.role == 'system' %}<|think|>\n{% endif %}"
-        "{{ message.content | trim }}<turn|>\n"
-        "{% endfor %}<|turn>model\n{% if not enable_thinking %}<|channel>thought\n<channel|>{% endif %}",
-        bos="<bos>",
-    )
-}
-"""Templates of our own, by the names that model files use."""
 _SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Za-z_]{1,32}\]")
 """What may spell a special token; the vocabulary decides."""
-
-
-def has_template(spec: ModelSpec) -> bool:
-    """The model has a chat template that this version supports."""
-    return spec.template in TEMPLATES or spec.chat_template is not None
-
-
-def can_think(spec: ModelSpec) -> bool:
-    """The model's chat template has a switch for thinking."""
-    template = TEMPLATES.get(spec.template) or spec.chat_template
-    return template is not None and template.can_think
 
 
 def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, *, is_thinking: bool = False) -> str:
@@ -72,11 +47,11 @@ def rendered(turns: Sequence[Turn], tokenizer: Tokenizer, spec: ModelSpec, *, is
         ModelUnsupportedError: the model has no chat template, or one that cannot be used.
         RequestError: the template accepts no such conversation.
     """
-    template = TEMPLATES.get(spec.template) or spec.chat_template
+    template = spec.used_template
     if template is None:
         what = f"the unknown chat template {spec.template!r}" if spec.template else "no chat template"
         raise ModelUnsupportedError(f"{spec.name} has {what}; choose the prompt format fim, infill or prefix")
-    is_own = spec.template in TEMPLATES
+    is_own = template in TEMPLATES.values()
     for spelling in _SPECIAL.findall(template.bos + template.source) if is_own else ():
         if tokenizer.special(spelling) is None and (is_thinking or spelling != THINK):
             raise ModelUnsupportedError(
@@ -99,7 +74,7 @@ _BREAK = "\U000f1e57"
 
 def with_thoughts(spec: ModelSpec, tokenizer: Tokenizer) -> ModelSpec:
     """The spec of a model that can think, which may predict the tokens around a thought."""
-    if not can_think(spec):
+    if not spec.can_think:
         return spec
     marks = {tokenizer.special(mark) for pair in THOUGHT_MARKS for mark in pair}
     return replace(spec, banned_ids=tuple(token for token in spec.banned_ids if token not in marks))

@@ -39,6 +39,22 @@ class ChatTemplate:
         return THINKING in self.source
 
 
+TEMPLATES = {
+    # as transformers' Gemma 4 processor writes it: with thinking off, the answer follows an empty thought; with
+    # thinking on, a token begins the system's turn
+    "gemma4": ChatTemplate(
+        "{{ bos_token }}{% if enable_thinking and messages[0].role != 'system' %}<|turn>system\n<|think|>\n<turn|>\n"
+        "{% endif %}{% for message in messages %}"
+        "<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
+        "{% if enable_thinking and loop.first and message.role == 'system' %}<|think|>\n{% endif %}"
+        "{{ message.content | trim }}<turn|>\n"
+        "{% endfor %}<|turn>model\n{% if not enable_thinking %}<|channel>thought\n<channel|>{% endif %}",
+        bos="<bos>",
+    )
+}
+"""Templates of our own, by the names that model files use."""
+
+
 class TemplateRefusedError(Exception):
     """The template accepts no such conversation; the message is the template's."""
 

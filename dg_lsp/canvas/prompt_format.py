@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dg_lsp.canvas.chat import TEMPLATES, Role, Turn, encoded, escaped, rendered
+from dg_lsp.canvas.chat import Role, Turn, encoded, escaped, rendered
+from dg_lsp.canvas.chat_template import TEMPLATES
 from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, concat, end_of, token_ids
 from dg_lsp.canvas.spec import FimTemplate, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot

@@ -4,11 +4,14 @@ Independent of files and runtimes; `models` builds a spec from GGUF metadata.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from dg_lsp.canvas.chat_template import ChatTemplate
+from dg_lsp.canvas.chat_template import TEMPLATES, ChatTemplate
+from dg_lsp.errors import OptionError
+from dg_lsp.settings import SamplerOptions
 
 
 class DecoderName(StrEnum):
@@ -268,6 +271,16 @@ class ModelSpec:
         return self.fim.cut if self.fim and self.prompt_format is PromptFormat.FIM else PromptCut.TOKEN
 
     @property
+    def used_template(self) -> ChatTemplate | None:
+        """The chat template that this version uses: ours of this name, else that of the file; None without one."""
+        return TEMPLATES.get(self.template) or self.chat_template
+
+    @property
+    def can_think(self) -> bool:
+        """The model's chat template has a switch for thinking."""
+        return self.used_template is not None and self.used_template.can_think
+
+    @property
     def block_length(self) -> int:
         """See `MaskSampling.block_length`."""
         return self.sampling.block_length if isinstance(self.sampling, MaskSampling) else 0
@@ -283,16 +296,91 @@ class ModelSpec:
         return self.has_final_canvas and not self.block_length
 
     @property
+    def longest_canvas(self) -> int:
+        """Tokens of the longest trained canvas; without canvases, of the cells that are reserved after a prompt."""
+        return max(self.canvas_lengths, default=CAUSAL_BLOCK)
+
+    @property
     def longest_block(self) -> int:
         """Tokens that must fit after the longest prompt."""
-        if self.has_free_canvas:
-            return max(self.canvas_lengths, default=CAUSAL_BLOCK)
-        return max((CAUSAL_BLOCK, *self.canvas_lengths))  # a fill takes several canvases, or none
+        # without a free canvas, a fill takes several canvases, or none
+        return self.longest_canvas if self.has_free_canvas else max(CAUSAL_BLOCK, self.longest_canvas)
 
     def canvas_for(self, num_tokens: int) -> int:
         """The shortest canvas length that holds so many tokens, or the longest one."""
         fitting = (length for length in self.canvas_lengths if length >= num_tokens)
-        return min(fitting, default=max(self.canvas_lengths, default=CAUSAL_BLOCK))
+        return min(fitting, default=self.longest_canvas)
+
+    def num_canvases(self, num_candidates: int) -> int:
+        """Open canvases that share each pass; with blocks one, because only one of several continues."""
+        return 1 if self.block_length else num_candidates
+
+
+OPTIONS_OF_ALL = ("thinking", "top_k")
+"""Sampler options that every model and decoder accepts."""
+_OPTIONS_OF_MASKS = ("canvas_length", "max_denoising_steps", "confidence_threshold")
+
+
+def with_sampler(spec: ModelSpec, options: SamplerOptions) -> ModelSpec:
+    """The spec with these options of the user in place of the model's own values.
+
+    Raises:
+        OptionError: an option does not apply to the model's family, or has a value that the model does not take.
+    """
+    values = options.values
+    if not values:
+        return spec
+    for name, value in values.items():
+        if reason := _refusal(name, spec):
+            raise OptionError(name, f"does not apply to {spec.name}, {reason}: leave it out")
+        if problem := _problem(name, value, spec):
+            raise OptionError(name, problem)
+    sampling = spec.sampling
+    if sampling is not None:
+        known = {name: value for name, value in values.items() if name in {field.name for field in fields(sampling)}}
+        sampling = replace(sampling, **known)
+    if isinstance(sampling, UniformSampling):
+        if "top_k" in values and not {"top_k_start", "top_k_end"} & values.keys():
+            sampling = replace(sampling, top_k_start=0, top_k_end=0)
+        if sampling.t_min > sampling.t_max:
+            problem = f"{sampling.t_min:g} is above the temperature of the first step, {sampling.t_max:g}: set both"
+            raise OptionError("t_min", problem)
+        if bool(sampling.top_k_start) != bool(sampling.top_k_end):
+            name = "top_k_end" if sampling.top_k_start else "top_k_start"
+            raise OptionError(name, "is 0, but the number of tokens changes from one step to the next: set both")
+    return replace(
+        spec,
+        sampling=sampling,
+        canvas_length=values.get("canvas_length", spec.canvas_length),
+        is_thinking=values.get("thinking", spec.is_thinking),
+    )
+
+
+def _refusal(name: str, spec: ModelSpec) -> str:
+    if name == "thinking":
+        return "" if spec.can_think else "whose chat template has no thinking"
+    if name == "prompt_attention":
+        return "" if spec.is_bidirectional else "whose prompt does not see the canvas"
+    if name in OPTIONS_OF_ALL:  # without a canvas, and with masks, every token is the best one
+        return ""
+    if spec.sampling is None:
+        return "which has no canvas"
+    if spec.is_drafter and name != "canvas_length":
+        return "whose canvas only drafts"
+    if isinstance(spec.sampling, MaskSampling) and name not in _OPTIONS_OF_MASKS:
+        return "which denoises masks"
+    return ""
+
+
+def _problem(name: str, value: Any, spec: ModelSpec) -> str:
+    sampling = spec.sampling
+    if name == "confidence_threshold" and isinstance(sampling, MaskSampling) and not 0 < value <= 1:
+        return f"is a probability for {spec.name}: set it above 0 and to at most 1"
+    if name == "canvas_length" and value > spec.longest_block:
+        return f"{value} is more than {spec.name} was trained for; choose at most {spec.longest_block}"
+    if name == "canvas_length" and spec.block_length not in (0, value):
+        return f"does not apply to {spec.name}, which fills blocks of {spec.block_length} tokens: leave it out"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import SourceFile, parse_location
-from dg_lsp.context.eligibility import Eligibility
+from dg_lsp.context.exclusion import Eligibility
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, Result, drain
 from dg_lsp.engine.request import (

@@ -14,8 +14,7 @@ from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
 from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.chat import with_thoughts
-from dg_lsp.canvas.sampling import with_sampler
-from dg_lsp.canvas.spec import Checkpoint, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import Checkpoint, ModelSpec, PromptFormat, with_sampler
 from dg_lsp.cli.options import FileOptions, configure
 from dg_lsp.cli.printing import note, warn
 from dg_lsp.cli.source import SourceFile

@@ -43,8 +43,6 @@ from dg_lsp.engine.request import Ending, FillResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import MISFITS, Candidate, Reason, Rejection
 
-Decoding = Generator[Progress, None, tuple[Draft, ...]]
-"""One value per forward pass, then the drafts of all candidates."""
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 MAX_LAG = 8
@@ -220,8 +218,7 @@ class DecodeTask:
         Raises:
             RequestError: the model lacks what the decoder needs.
         """
-        missing = missing_part(model.spec, decoder)
-        if missing:
+        if missing := missing_part(model.spec, decoder):
             raise RequestError(missing)
         self.spec = model.spec  # in the request's prompt format
         self.decoder = decoder
@@ -253,8 +250,8 @@ class DecodeTask:
         """Most tokens of prompt and fill together that a canvas may follow."""
         return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
 
-    def drafts(self) -> Decoding:
-        """The decoder's work, which begins with the first value."""
+    def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
+        """The decoder's work, which begins with the first value: see `Decoder.run`."""
         return self.running(_DECODERS[self.decoder](self).run())
 
     def running(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:

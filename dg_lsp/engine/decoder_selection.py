@@ -15,13 +15,13 @@ import numpy as np
 
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.prompt_format import num_frozen
-from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, ModelSpec, PromptFormat
+from dg_lsp.canvas.spec import OPTIONS_OF_ALL, DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.decoders.base import Limits
 from dg_lsp.engine.request import FillRequest, Priority
-from dg_lsp.errors import RequestError
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.errors import OptionError, RequestError
+from dg_lsp.settings import CompletionSettings, SamplerOptions
 
 CAUSAL_TOKENS = (1, 8)
 CANVAS_TOKENS = (8, 32)
@@ -155,8 +155,7 @@ class DecoderSelection:
         length = 0
         if decoder.needs_canvas:
             length = canvas_length(self.spec, request.line_limit, layout, is_infill=decoder is DecoderName.INFILL)
-        has_several = decoder is DecoderName.DIFFUSION and not self.spec.block_length  # of blocks only one continues
-        num_canvases = request.num_candidates if has_several else 1
+        num_canvases = self.spec.num_canvases(request.num_candidates) if decoder is DecoderName.DIFFUSION else 1
         stop_ms = early_stop_ms(request, settings, deadline)
         return Limits(
             canvas_length=length,
@@ -202,16 +201,16 @@ class DecoderSelection:
 
     def _ms(self, row: ExpectedPasses) -> float:
         costs = self.costs or StepCosts()
-        ms = self.num_missing * costs.prompt_token
-        ms += row.singles * costs.extend(1) if row.singles else 0.0
-        ms += row.checks * costs.extend(VERIFIED_TOKENS) if row.checks else 0.0
-        if row.canvases:
-            is_line = self.kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
-            longest = self.spec.canvas_length or self.spec.longest_block  # as of a text
-            is_text = self.kind is PositionKind.TEXT
-            length = longest if is_text else canvas_length(self.spec, 1 if is_line else None)
-            ms += row.canvases * costs.predict(length)
-        return ms / row.hits
+        is_line = self.kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
+        least = self.spec.longest_block if self.kind is PositionKind.TEXT else 0
+        length = canvas_length(self.spec, 1 if is_line else None, least=least)
+        kinds = (
+            (row.singles, costs.extend(1)),
+            (row.checks, costs.extend(VERIFIED_TOKENS)),
+            (row.canvases, costs.predict(length)),
+        )
+        passes_ms = sum(num * ms for num, ms in kinds if num)  # a pass that the model has not is infinitely slow
+        return (self.num_missing * costs.prompt_token + passes_ms) / row.hits
 
 
 def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
@@ -245,6 +244,22 @@ def canvas_length(
     # an open canvas continues in the next one; frozen tokens make a short one shorter
     least = least or frozen + (32 if max_lines != 1 else 16 if frozen else 8)
     return wanted or spec.canvas_for(least)
+
+
+def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) -> DecoderName:
+    """The decoder of a request with these options: `auto` denoises where the model has a canvas for that.
+
+    Raises:
+        OptionError: the decoder does not read one of the options.
+    """
+    names = [name for name in options.values if name not in OPTIONS_OF_ALL]
+    if not names or wanted.needs_final_canvas:
+        return wanted
+    if wanted is DecoderName.AUTO:
+        return DecoderName.DIFFUSION if spec.has_final_canvas else wanted
+    if unread := [name for name in names if name != "canvas_length" or not wanted.needs_canvas]:
+        raise OptionError(unread[0], f"does not apply to the decoder {wanted.value}: leave one of them out")
+    return wanted
 
 
 def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.edit_prompt import (
     JOINED_LINES,
     UNFINISHED_JOINED_LINES,
@@ -128,7 +127,7 @@ async def propose(
 
 def proposes_edits(spec: ModelSpec) -> bool:
     """Whether a model proposes edits: an edit model, or a diffusion model that follows instructions."""
-    return edit_format_of(spec) is not None or (spec.has_free_canvas and has_template(spec))
+    return edit_format_of(spec) is not None or (spec.has_free_canvas and spec.used_template is not None)
 
 
 def _from_diffusion(

@@ -14,14 +14,13 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.canvas.chat import chat_layout, has_template, raw_layout, split_thought
+from dg_lsp.canvas.chat import chat_layout, raw_layout, split_thought
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
-from dg_lsp.canvas.sampling import decoder_with, with_sampler
-from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
+from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, canvas_length, decoder_with
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps, mapped
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
@@ -154,7 +153,7 @@ class LocalEngine(Engine):
         self.spec = denoiser.spec
         self.settings = settings
         self.costs = costs
-        self.follows_instructions = has_template(self.spec)
+        self.follows_instructions = self.spec.used_template is not None
         self._model = replace(model, spec=self.spec)
         if costs and shared is None:
             model.speed.token_ms = costs.prompt_token or model.speed.token_ms
@@ -351,7 +350,7 @@ def _chat_task(
         layout = chat_layout(request.turns, model.tokenizer, spec, max_length)
     else:
         layout = raw_layout(request.text, model.tokenizer, spec, max_length)
-    length = (spec.canvas_length or spec.canvas_for(request.max_tokens)) if decoder.needs_canvas else 0
+    length = canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0
     limits = Limits(
         length,
         request.max_tokens,

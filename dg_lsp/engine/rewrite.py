@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from dg_lsp.canvas.chat import has_template
 from dg_lsp.canvas.layout import renoised, resume_sampling
 from dg_lsp.canvas.prompt_format import answer_start, layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
@@ -63,7 +62,7 @@ class RangeTask:
         *,
         seed: int,
         max_lines: int | None,
-        decoder: DecoderName | None,
+        decoder: DecoderName | None = None,
         gap_drafts: int = 0,
     ) -> Generator[Progress, None, FillResult]:
         """A completion in place of the range; of a gap if `gap_drafts` is not 0. Its passes are added to the costs."""
@@ -94,9 +93,9 @@ class Rewrite(RangeTask):
 
     def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
         """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
-        if has_template(model.spec):
+        if engine.follows_instructions:
             request = with_instruction(request)
-        self._is_instructed = bool(request.instruction.strip()) and has_template(model.spec)
+        self._is_instructed = bool(request.instruction.strip()) and engine.follows_instructions
         request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         super().__init__(engine, request, deadline)
         self._model = model
@@ -121,7 +120,7 @@ class Rewrite(RangeTask):
             model=self._model.spec.name,
             steps=self._costs.num_passes,
             timings=self._costs.timings(),
-            follows_instructions=has_template(self._model.spec),
+            follows_instructions=self._engine.follows_instructions,
             step_limit=self._model.spec.sampling.max_denoising_steps if self._model.spec.sampling else 0,
         )
         return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in ranked[1:]))
@@ -130,8 +129,7 @@ class Rewrite(RangeTask):
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
-        steps = self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines, decoder=None)
-        result = yield from steps
+        result = yield from self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines)
         if not result.candidates:
             return [Rejection(result.reason or Reason.UNFINISHED)]
         style = TextStyle.of(snapshot.text)

@@ -23,8 +23,7 @@ from dg_lsp.backends.remote.dialects import LANGUAGES_HEADER
 from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
+from dg_lsp.context.exclusion import Eligibility, Exclusion, cut, mask_secrets
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.window import MAX_CHARS, NO_SNIPPETS, PATH_PARTS, Snippet, Snippets
 from dg_lsp.engine.audit import AuditLog

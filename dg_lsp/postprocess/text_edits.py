@@ -21,7 +21,7 @@ NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
 MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
 MIN_COPIED = 16  # the same for a line whose following lines differ: many methods end with `return False`
-_PARAMETERS = re.compile(r"\blambda\b[^:]*$")  # at a cursor among the parameters of a Python function
+_ARGUMENT_MARK = re.compile(r",|:(?!=)|\blambda\b")  # what may end an argument, and what decides whether it does
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 # replacement characters, and bidirectional controls, which make code look different from what it does
 _REFUSED = "\ufffd\ufffe\uffff\ufeff\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -162,16 +162,22 @@ def _block_end(fill: str, cursor: Cursor) -> int | None:
 def gap_end(fill: str, cursor: Cursor, language: Language) -> int | None:
     """Offset at which the fill of a gap leaves it; None if it does not.
 
-    An argument ends before a comma that follows the gap but is not among a lambda's parameters, and before a bracket
-    that the fill does not open. Statements end where their block does.
+    An argument ends before a comma that follows the gap but is not among a Python lambda's parameters, and before a
+    bracket that the fill does not open. Statements end where their block does.
     """
     cursor = cursor.as_shown()
     rest = cursor.line_rest.lstrip()
     if not rest.startswith((",", *CLOSERS)):
         return _block_end(fill, cursor) if cursor.is_blank_line else None
-    commas = (at for at, char in enumerate(fill) if char == rest[0] == "," and not _PARAMETERS.search(fill[:at]))
-    end = next((at for at in commas if not balance(fill[:at], language).num_unmatched), None)
-    return balance(fill, language).first_stray if end is None else end
+    num_lambdas = 0  # whose parameters have not ended
+    for mark in _ARGUMENT_MARK.finditer(fill):
+        if balance(fill[: mark.start()], language).num_unmatched:
+            continue  # it is inside of brackets or of a string
+        if mark[0] == rest[0] and not num_lambdas:
+            return mark.start()
+        if language.id == "python" and mark[0] != ",":
+            num_lambdas = num_lambdas + 1 if mark[0] == "lambda" else max(0, num_lambdas - 1)
+    return balance(fill, language).first_stray
 
 
 def is_among_statements(cursor: Cursor, language: Language) -> bool:

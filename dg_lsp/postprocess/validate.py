@@ -16,7 +16,7 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache, partial
 from operator import attrgetter
 from textwrap import dedent
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from dg_lsp.context.document import (
     LINE_END,
@@ -32,6 +32,8 @@ from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import text_edits
 from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
 from dg_lsp.postprocess.syntax import MAX_SHORTER, Surroundings
+
+Made = TypeVar("Made")
 
 
 class Reason(StrEnum):
@@ -196,17 +198,13 @@ def rank(
 
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
-    candidates: list[Candidate] = []
-    rejections: list[Rejection] = []
-    for result in results:
-        if isinstance(result, Candidate):
-            candidates.append(result)
-        else:
-            rejections.append(result)
+    verdicts = tuple(results)
     distinct: dict[str, Candidate] = {}
-    for candidate in sorted(candidates, key=value, reverse=True):
+    for candidate in sorted(
+        (verdict for verdict in verdicts if isinstance(verdict, Candidate)), key=value, reverse=True
+    ):
         distinct.setdefault("".join(candidate.text.split()), candidate)
-    return tuple(distinct.values()), tuple(rejections)
+    return tuple(distinct.values()), tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
 
 
 def judge_rewrite(
@@ -372,24 +370,24 @@ class Validity(IntEnum):
 
 def python_validity(text: str) -> Validity:
     """What the Python that runs this program accepts of `text`. Nothing of it is executed."""
-    if _accepts(text, 0):
+    if _made(text, partial(compile, dont_inherit=True)) is not None:
         return Validity.COMPILES
     return Validity.PARSES if parses(text) else Validity.INVALID
 
 
 def parses(text: str) -> bool:
     """Whether it is more than `INVALID`; takes a third of the time of `python_validity` where it is."""
-    return _accepts(text, ast.PyCF_ONLY_AST)
+    return _made(text, ast.parse) is not None
 
 
-def _accepts(text: str, flags: int) -> bool:
+def _made(text: str, make: Callable[[str, str, str], Made]) -> Made | None:
+    """What this function of CPython makes of a text; None if it does not accept the text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(text.removeprefix("\ufeff"), "<buffer>", "exec", flags, dont_inherit=True)
+            return make(text.removeprefix("\ufeff"), "<buffer>", "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
-            return False
-    return True
+            return None
 
 
 def keep_parsing(
@@ -452,14 +450,9 @@ def unbound_names(text: str) -> frozenset[str]:
     CPython's own symbol tables find them. The order of binding and reading does not matter. None of a text that does
     not parse, and of one whose names cannot be known: with a star import, or code that binds names while it runs.
     """
-    if _STAR_IMPORT.search(text):
+    module = _made(text, symtable.symtable)
+    if module is None or _STAR_IMPORT.search(text):
         return frozenset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            module = symtable.symtable(text.removeprefix("\ufeff"), "<buffer>", "exec")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # a NUL, a lone surrogate, deep nesting
-            return frozenset()
     bound = set(_ALWAYS)
     read = set[str]()
     for table in _tables(module):

@@ -5,7 +5,7 @@ import asyncio
 from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END
-from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.context.exclusion import Cause, Eligibility
 from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command

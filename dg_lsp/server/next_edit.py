@@ -12,8 +12,7 @@ from functools import partial
 
 from dg_lsp.context.document import LineIndex
 from dg_lsp.context.edit_history import Author, EditHistory
-from dg_lsp.context.eligibility import Eligibility
-from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.context.exclusion import Eligibility, Exclusion
 from dg_lsp.engine.edit_source import NOT_REPEATED, AskModel, NextEditRequest, NextEdits, propose
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.errors import DgLspError

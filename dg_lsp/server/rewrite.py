@@ -16,8 +16,7 @@ from uuid import uuid4
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 
-from dg_lsp.context.eligibility import Cause
-from dg_lsp.context.exclusion import local_path
+from dg_lsp.context.exclusion import Cause, local_path
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note

@@ -15,8 +15,7 @@ from dg_lsp import __version__
 from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
-from dg_lsp.context.eligibility import Cause, Eligibility
-from dg_lsp.context.exclusion import Exclusion
+from dg_lsp.context.exclusion import Cause, Eligibility, Exclusion
 from dg_lsp.context.window import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from dg_lsp.context.eligibility import Cause, Eligibility
+from dg_lsp.context.exclusion import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Cell, FillResult, Frame
 from dg_lsp.engine.scheduler import OnFrame

@@ -81,10 +81,6 @@ def test_passes_until_the_early_stop_are_the_same_after_a_slower_measurement(dec
     assert selection(costs=None).num_passes(0.1, decoder, 16) < 1
 
 
-def test_model_without_expected_passes_gets_the_defaults():
-    assert select(MASK_SPEC, CPU).choose().needs_causal_head
-
-
 class Clocked(ScriptedDenoiser):
     """A token takes 1 ms in a causal pass and 2 ms in a canvas."""
 

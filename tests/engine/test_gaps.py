@@ -148,12 +148,10 @@ BLOCK = "def f(a):\n    if a:\n        {}\n    return a\n"
     ("source", "placeholder", "fill", "filled"),
     [
         pytest.param("x = g({}, 1)\n", "", "[2, 3], 4)", "[2, 3]", id="an argument"),
-        pytest.param("x = g({}, 1)\n", "", "lambda a, b: a, 4)", "lambda a, b: a", id="a function as an argument"),
+        pytest.param("x = g({}, 1)\n", "", "lambda a={1: 2}, b=0: a, 4)", "lambda a={1: 2}, b=0: a", id="a function"),
         pytest.param("x = g({})\n", "...", "2, 3)[0]", "2, 3", id="the last arguments"),
         pytest.param(BODY, "pass", "a = 1\n    a = 2", "a = 1", id="a statement among others"),
-        pytest.param(
-            BLOCK, "pass", "a = 1\n        a = 2\n    else:\n        a = 3", "a = 1\n        a = 2", id="a block"
-        ),
+        pytest.param(BLOCK, "pass", "a = 1\n        a = 2\n    else:", "a = 1\n        a = 2", id="a block"),
         pytest.param('def f(a):\n    """A."""\n    {}\n', "pass", "a = 1\n    a = 2", "a = 1\n    a = 2", id="a body"),
         pytest.param(BODY, "# TODO: set\n    pass", "a = 1\n    a = 2", "a = 1\n    a = 2", id="a description"),
     ],

@@ -3,7 +3,7 @@ import pytest
 from dg_lsp.context.document import Cursor
 from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.brackets import balance
-from dg_lsp.postprocess.text_edits import align, cut_loops, is_repetitive, to_text, without_surroundings
+from dg_lsp.postprocess.text_edits import align, cut_loops, gap_end, is_repetitive, to_text, without_surroundings
 
 PYTHON = language_of("python")
 
@@ -125,3 +125,8 @@ def test_a_line_that_the_selection_shares_with_the_code_below_stays():
     line = "    return sum(order.price for order in orders)"
     answer = f"def paid(orders):\n{line}"
     assert without_surroundings(answer, f"def f(orders):\n{line}\n", "", f"{line}\n") == answer
+
+
+def test_lambda_is_a_name_outside_of_python():
+    cursor = Cursor("x = g(", ", 1)")
+    assert [gap_end("lambda, 4)", cursor, language_of(name)) for name in ("javascript", "python")] == [6, 9]

@@ -39,6 +39,7 @@ def test_a_fill_that_ends_more_blocks_than_are_open_keeps_the_lines_inside_the_b
 
 FUNCTIONS = "    #[test]\n    fn a() {\n        let b = 1;\n    }\n\n" * 120
 TEST = '    #[test]\n    fn a() {\n        ¦\nclass A:\n    pass\n";\n        b(c);\n    }\n'
+MODULE = f"mod tests {{\n{FUNCTIONS}{TEST}{FUNCTIONS}}}\n"
 DOCUMENTED = '[a]\nb = """\nText.\n\n[c]: d\n¦\ne = [\n  1,\n]\n\n[f]\n'
 HEADER = "// A header.\n\n¦\n#define A_H\n\n#include <a.h>\n\nint f(void);\n\nint g(void);\n\n#endif\n"
 SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
@@ -50,12 +51,7 @@ COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 @pytest.mark.parametrize(
     ("language", "marked", "fill"),
     [
-        pytest.param(
-            "rust",
-            f"mod tests {{\n{FUNCTIONS}{TEST}{FUNCTIONS}}}\n",
-            'let c = r"',
-            id="it opens a string that ends below",
-        ),
+        pytest.param("rust", MODULE, 'let c = r"', id="it opens a string that ends below"),
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
         pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
         pytest.param("typescript", SNAPSHOTS, "});", id="a call around each of the strings below"),

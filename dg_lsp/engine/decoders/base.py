@@ -228,7 +228,7 @@ class StopCriteria:
         has_more = text.strip("\n").count("\n") >= max_lines
         if draft.is_cut:
             return Ending.TOKENS
-        if self._has_stop(text):
+        if any(stop in text for stop in self.limits.stops if stop):
             return Ending.STOP
         if self._find_stop(text) is not None or (draft.is_ended and not has_more):
             return Ending.END
@@ -272,9 +272,6 @@ class StopCriteria:
         """The text after the cursor; none where the tokens do not begin with the text before it."""
         return self.decode(ids)[len(self.removed) :] if self.is_spelled(ids) else b""
 
-    def _has_stop(self, text: str) -> bool:
-        return any(stop in text for stop in self.limits.stops if stop)
-
     def _max_tokens(self, ids: TokenIds) -> int:
         """How many tokens the draft may have, those before the cursor included."""
         limit = self.limits.max_tokens
@@ -284,11 +281,10 @@ class StopCriteria:
         return limit + next((at for at, size in enumerate(sizes) if size > len(self.removed)), len(ids))
 
     def _find_stop(self, text: str) -> int | None:
-        """Offset of the line end before the first line that begins with the stop, or of the end of a gap."""
-        if not self.stop:
-            return self.limits.end_of(text)
-        at = f"\n{text}".find(f"\n{self.stop}")
-        return max(0, at - 1) if at >= 0 else None
+        """Offset of the line end before the first line that begins with the stop, or of the end of a gap before it."""
+        stop = f"\n{text}".find(f"\n{self.stop}") if self.stop else -1
+        end = self.limits.end_of(text if stop < 0 else text[: max(0, stop - 1)])
+        return max(0, stop - 1) if end is None and stop >= 0 else end
 
 
 def text_ending(text: str, limits: Limits, *, is_early: bool) -> Ending | None:
@@ -298,12 +294,8 @@ def text_ending(text: str, limits: Limits, *, is_early: bool) -> Ending | None:
         return Ending.TOKENS
     if _loops(text, num_ends):
         return Ending.END
-    return Ending.DEADLINE if is_early and has_whole_line(text) else None
-
-
-def has_whole_line(text: str) -> bool:
-    """The text has a line with text, and its end."""
-    return bool(text.rpartition("\n")[0].strip())
+    has_whole_line = bool(text.rpartition("\n")[0].strip())
+    return Ending.DEADLINE if is_early and has_whole_line else None
 
 
 def _loops(text: str, num_ends: int) -> bool:

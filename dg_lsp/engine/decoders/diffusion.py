@@ -46,7 +46,7 @@ class DiffusionDecoder(Decoder):
         else:
             task.costs.num_prefilled += yield from task.prefill(layout.prompt_ids)
         canvas = self._canvas(layout)
-        num_canvases = 1 if task.spec.block_length else task.limits.num_candidates  # of blocks only one continues
+        num_canvases = task.spec.num_canvases(task.limits.num_candidates)
         first, *further = yield from self._denoise(block, [canvas] * num_canvases, begun)
         while self._is_full(first) and not task.is_done(first):
             prompt_ids = token_ids(np.concatenate([known_ids, first.ids]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_vocabulary import Model, opener
 
-from dg_lsp.canvas.chat import Role, Turn, chat_layout, has_template, raw_layout
+from dg_lsp.canvas.chat import Role, Turn, chat_layout, raw_layout
 from dg_lsp.canvas.chat_template import MAX_SOURCE
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
@@ -107,7 +107,7 @@ def test_a_raw_text_has_its_special_tokens_and_the_first_token(opened):
 )
 def test_the_template_of_a_base_model_is_not_used(opened, name, is_instruct):
     spec, _ = opened(Model(("<|endoftext|>",), name), QWEN)
-    assert has_template(spec) == is_instruct
+    assert (spec.used_template is not None) == is_instruct
 
 
 @pytest.mark.parametrize(

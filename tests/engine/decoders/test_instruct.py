@@ -58,6 +58,12 @@ def test_end_token_or_fence_ends_the_answer(answering, ask, answer, fill):
     assert engine.fill(ask(BUFFER)).text == fill
 
 
+def test_the_fill_of_a_gap_ends_with_its_block(answering, ask):
+    engine, _ = answering("        y = 1\n    else:\n" + 20 * "        f(x - 1)\n" + "```")
+    result = engine.fill(ask("def f(x):\n    if x:\n        |\n    return x\n", is_gap=True))
+    assert (result.text, result.num_blocks) == ("y = 1", 1), "the rest of the answer need not be decoded"
+
+
 def test_typed_line_is_completed_and_its_prompt_stays_cached(answering, ask):
     engine, _ = answering("    return x + y\n```")
     assert engine.fill(ask("def f(x, y):\n    return |\n")).text == "x + y"
