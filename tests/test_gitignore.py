@@ -28,7 +28,7 @@ NAMES = (
 
 
 def test_paths_are_ignored_as_git_ignores_them():
-    assert differences(600, seed=time.time_ns()) == []
+    assert differences(600, seed=0) == []
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ SECRET = "never-in-a-log"
 UNHURRIED = Settings(completion=CompletionSettings(early_stop_ms=0, deadline_ms=60_000, min_confidence=0.0))
 """Completions must not depend on how busy the machine is."""
 LINES = ("def hello(name):", "def good_night(moon, stars):", "s = 'é😋' + str(3)")
+NUMBERS = "_".join(map(str, range(100, 129)))
 BLOCK = "# later\n# than you think\n# it is"
 LONGEST_HOLD = 60.0
 
@@ -90,8 +91,8 @@ def known_line(prefix, suffix):
 
 
 def slow_fill(prefix, suffix):
-    """A completion of 120 steps after `s`, of four elsewhere."""
-    return f"o_{'_'.join(map(str, range(100, 129)))}(0)" if prefix.endswith("s") else "ast"
+    """A completion of 64 steps, more than six seconds, after `s`, and of four elsewhere."""
+    return NUMBERS if prefix.endswith("s") else "ast"
 
 
 def failing(error):
@@ -119,7 +120,7 @@ def open_engine(settings: Settings) -> Engine:
         "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
-        "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.03, tokens_per_step=1),
+        "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.1, tokens_per_step=1),
         "lines": lambda: HeldDenoiser(known_line),
         "edits": lambda: chatty("```python\n" + os.environ["DG_TEST_FILL"]),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -25,7 +24,7 @@ def text_in(client):
 
 @BOTH
 def test_two_editors_share_one_model_and_do_not_cancel_each_other(shared, steps):
-    first, second = (shared.edit("slow").begin("s") for _ in range(2))
+    first, second = (shared.edit("slow").begin("f") for _ in range(2))
     pending = first.complete(0, 1)
     wait_until(steps)
     later = second.complete(0, 1)
@@ -70,10 +69,9 @@ def test_an_editor_that_dies_stops_its_request(shared, steps):
     wait_until(steps)
     client.process.kill()
     wait_until(lambda: shared.status()["sessions"] == 0)
-    num_steps = len(steps())
-    time.sleep(0.2)
-    assert len(steps()) <= num_steps + 1  # one that had begun
-    assert num_steps < 100  # of 120
+    num_steps = steps().count("s")
+    assert shared.edit("slow").begin("f").texts(0, 1) == ["ast"]
+    assert steps().count("s") <= num_steps + 1 < 64  # one that had begun
 
 
 def test_a_killed_daemon_ends_its_editors_and_the_next_editor_starts_another_one(shared):

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+from gates import TIMEOUT
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import Snapshot
@@ -177,6 +178,6 @@ def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    process.join(60)
+    process.join(TIMEOUT)
     assert process.exitcode == 0
     assert len(read_log(path)[0]) == 200

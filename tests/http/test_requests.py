@@ -6,10 +6,11 @@
 import http.client
 import json
 from contextlib import ExitStack, closing, suppress
+from unittest.mock import patch
 
 import pytest
 from gates import TIMEOUT, wait_until
-from http_server import OPERATOR, connect
+from http_server import OPERATOR, connect, packed
 from scripted import ScriptedDenoiser
 
 from dg_lsp.http import app, auth
@@ -78,17 +79,17 @@ def test_a_long_body_is_refused(start, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sent", "answer"),
+    ("module", "limit", "sent", "answer"),
     [
-        (b"", b""),
-        (b"POST /infill HTTP/1.1\r\nHost: local", b""),
-        (b"POST /infill HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+        (auth, "HEAD_SECONDS", b"", b""),
+        (auth, "HEAD_SECONDS", b"POST /infill HTTP/1.1\r\nHost: local", b""),
+        (app, "BODY_SECONDS", packed("/infill", b"{}")[:-1], b"HTTP/1.1 408"),
     ],
+    ids=["nothing", "head", "body"],
 )
-def test_a_request_that_trickles_ends(start, monkeypatch, sent, answer):
+def test_a_request_that_trickles_ends(start, monkeypatch, module, limit, sent, answer):
     client = start(ScriptedDenoiser("x"))
-    monkeypatch.setattr(auth, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(module, limit, 0.3)
     with connect(client, sent) as trickling:
         assert received(trickling)[:12] == answer
     monkeypatch.undo()  # on a busy machine this takes longer
@@ -124,10 +125,10 @@ def test_clients_that_wait_take_no_places(start, few_places, occupy):
 def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatch):
     client = start(ScriptedDenoiser("x"), num_sent_bytes=4096)
     monkeypatch.setattr(auth, "WRITE_SECONDS", 0.2)
-    with connect_deaf(client) as deaf:
-        state = start.started[-1]._uvicorn.server_state
-        wait_until(lambda: state.connections)
-        wait_until(lambda: not state.connections)
+    pausing = patch.object(auth.Connection, "pause_writing", autospec=True, side_effect=auth.Connection.pause_writing)
+    with pausing as pause, connect_deaf(client) as deaf:
+        wait_until(lambda: pause.called)
+        wait_until(lambda: not start.started[-1]._uvicorn.server_state.connections)
         assert received(deaf).count(b"HTTP/1.1 200") < 5
 
 

@@ -35,8 +35,7 @@ def test_stopping_the_server_answers_waiting_requests(gated):
         assert connection.recv(65536) == b""
     serving.join(TIMEOUT)
     assert denoiser.is_closed
-    with pytest.raises(ConnectionRefusedError):
-        client.get("/health")
+    assert server._socket.fileno() == -1
 
 
 def test_a_model_that_cannot_be_opened_ends_the_server():

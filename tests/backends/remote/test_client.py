@@ -168,8 +168,8 @@ def test_the_languages_of_the_model_are_read_from_each_response(serve, model_of,
     "models", [reply("", "404 Not Found"), b"", b"no HTTP", silent], ids=("404", "nothing", "no HTTP", "silence")
 )
 def test_a_server_that_names_no_languages_is_no_error(serve, model_of, models, monkeypatch):
-    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.2)
     model = model_of(serve(GOOD, models=models).url)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.2)
     model.learn_languages()
     assert model.languages == ()
     assert last_answer(model, QUERY).texts == ("w * h",)
