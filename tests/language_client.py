@@ -146,6 +146,9 @@ class Client:
 
     # the session
 
+    def focus(self, uri):
+        self.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
+
     def handshake(self, capabilities=None, options=None, folder=None):
         params = {"processId": os.getpid(), "rootUri": None, "capabilities": capabilities or {}}
         if folder is not None:

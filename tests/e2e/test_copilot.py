@@ -18,10 +18,6 @@ def editor(session):
     return make
 
 
-def focus(client, uri):
-    client.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
-
-
 def test_the_status_goes_from_loading_to_ready(editor):
     client = editor()
     ready = client.wait_status(lambda status: status["dgLsp"]["state"] == "ready")
@@ -66,12 +62,12 @@ def test_the_status_has_the_reason_why_a_requested_completion_is_missing(editor,
 def test_an_excluded_file_is_inactive(editor):
     client = editor()
     client.open("A=\n", uri=SECRET, language="properties")
-    focus(client, SECRET)
+    client.focus(SECRET)
     assert client.wait_status(lambda status: status["kind"] == "Inactive")["dgLsp"]["state"] == "excluded"
-    focus(client, client.URI)
+    client.focus(client.URI)
     client.notify("textDocument/didFocus", {})
     client.wait_status(lambda status: status["kind"] == "Normal")
-    focus(client, client.URI)
+    client.focus(client.URI)
     for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
         client.configure(privacy={"exclude_languages": languages})
         client.wait_status(lambda status, kind=kind: status["kind"] == kind)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from contextlib import suppress
 
 import pytest
@@ -58,15 +57,6 @@ def test_requests_wait_for_the_model_and_can_be_cancelled_meanwhile(session, gat
     assert client.answers(early) == []
     gate.open()
     assert len(client.items(early)) == 1
-
-
-def test_a_request_waits_for_the_model_until_its_deadline(session, gate):
-    client = session("fill", env=gate.env, completion={"deadline_ms": 200})
-    began = time.monotonic()
-    assert client.texts(0, 0) == []
-    assert time.monotonic() - began >= 0.2
-    gate.open()
-    client.wait_log("ready")
 
 
 @pytest.mark.parametrize("name", ["dg-mini", "nowhere"], ids=["loads", "is missing"])

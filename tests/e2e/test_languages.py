@@ -23,14 +23,10 @@ def python_only(session):
     return begin
 
 
-def focus(client, uri):
-    client.notify("textDocument/didFocus", {"textDocument": {"uri": uri}})
-
-
 def test_a_document_in_another_language_gets_nothing_and_the_status_has_the_reason(python_only, gate):
     client = python_only(env=gate.env)
     early = client.complete(0, 0, uri=SCRIPT)
-    focus(client, SCRIPT)
+    client.focus(SCRIPT)
     gate.open()
     assert client.items(early) == []
     status = client.wait_status(lambda status: status["dgLsp"]["state"] == "unsupported")
@@ -42,7 +38,7 @@ def test_a_document_in_another_language_gets_nothing_and_the_status_has_the_reas
     [logged] = client.logged(REASON)
     assert "typescript" in logged
     assert client.shown() == []
-    focus(client, PYTHON)
+    client.focus(PYTHON)
     assert client.wait_status(lambda status: status["dgLsp"]["state"] == "ready")["message"] == ""
     assert client.texts(0, 0, uri=PYTHON) == ["total"]
 

@@ -61,6 +61,7 @@ def test_the_reason_is_shown_when_nothing_is_changed(editor):
         ({"name": "dg-lsp.fillGaps", "range": LINE}, "no gap in the selection"),
         ({"range": LINE, "strength": 0.5}, "equals the text"),
         ({"range": span(0, 0, 0)}, "select some code"),
+        ({"range": span(1, 0, 4)}, "select some code"),
         ({"uri": "file:///project/elsewhere.py", "range": LINE}, "not open"),
         ({}, "uri and range"),
         ({"range": {"start": {"line": "x"}}}, "uri and range"),

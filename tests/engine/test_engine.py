@@ -1,12 +1,9 @@
 """Fills by the default decoder of a scripted model."""
 
 import time
-from types import SimpleNamespace
 
-import attrs
 import pytest
 
-from dg_lsp.engine.decoders import base
 from dg_lsp.engine.request import Priority
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
@@ -32,19 +29,6 @@ def test_two_documents_keep_a_slot_each(engine_of, ask):
         assert result.cached_tokens == result.prompt_tokens
 
 
-def test_automatic_candidates_below_min_confidence_are_hidden_and_requested_ones_are_not(engine_of, ask):
-    engine, _ = engine_of("x + y")
-    [shown] = engine.fill(ask("a = |\n")).candidates
-    assert 0.5 < shown.confidence < 1
-    just = engine.configured(attrs.evolve(engine.settings, min_confidence=shown.confidence))
-    assert just.fill(ask("a = |\n")).candidates == (shown,)
-    strict = engine.configured(attrs.evolve(engine.settings, min_confidence=0.999))
-    result = strict.fill(ask("a = |\n"))
-    assert result.candidates == ()
-    assert [(refused.reason, refused.text) for refused in result.rejections] == [(Reason.LOW_CONFIDENCE, "x + y")]
-    assert strict.fill(ask("a = |\n", priority=Priority.INVOKED)).candidates == (shown,)
-
-
 @pytest.mark.parametrize("least", [0.0, 0.05])
 def test_a_faulty_candidate_is_hidden_from_automatic_requests_only(engine_of, ask, least):
     engine, _ = engine_of("a", CompletionSettings(deadline_ms=60_000, min_confidence=least))
@@ -62,13 +46,6 @@ def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, as
     engine, _ = engine_of(fill)
     [candidate] = engine.fill(ask("if x:\n    |\n")).candidates
     assert candidate.confidence == pytest.approx(0.99**num_tokens)
-
-
-def test_deadline_returns_what_is_settled(engine_of, ask, monkeypatch):
-    engine, denoiser = engine_of("abcdefghij", tokens_per_step=2)
-    clock = SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=time.perf_counter)
-    monkeypatch.setattr(base, "time", clock)  # each step takes a second
-    assert engine.fill(ask("a = |\n"), deadline=2).text == "abcd"
 
 
 def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):

@@ -84,14 +84,6 @@ def test_an_unchanged_or_unlikely_text_is_rejected_after_some_tries(fill, option
     assert result.steps >= 4
 
 
-@pytest.mark.parametrize("where", [(5, 5), (0, 999), (9, 13)], ids=["empty", "outside", "blanks"])
-def test_range_without_text_or_strength_is_refused(where):
-    with pytest.raises(RequestError, match="select some code"):
-        rewritten(engine_of("x"), request(where=where))
-    with pytest.raises(RequestError, match="strength must be above 0"):
-        rewritten(engine_of("x"), request(strength=0.0))
-
-
 def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_snippets():
     snippets = Snippets((Snippet(SnippetSource.OPEN_FILES, "tools.py", "def clean(text): ..."),))
     seen = []

@@ -11,7 +11,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
-from dg_lsp.errors import BackendError, ModelError, ModelMemoryError
+from dg_lsp.errors import BackendError, ModelMemoryError
 from dg_lsp.settings import MAX_SECONDS, Settings
 
 TEXT = "a = old_value_here\n"
@@ -93,21 +93,6 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_model_that_cannot_be_opened_fails_every_request(scheduler_of):
-    opened = []
-
-    def fail():
-        opened.append(1)
-        raise ModelError("cut short")
-
-    scheduler = scheduler_of(ScriptedDenoiser("x"), before=fail)
-    futures = [scheduler.submit(ask()), scheduler.submit(ask("file:///b.py"))]
-    for future in (scheduler.ready, *futures):
-        with pytest.raises(ModelError, match="cut short"):
-            future.result(TIMEOUT)
-    assert len(opened) == 1
 
 
 def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):

@@ -5,8 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dg_lsp.engine.edit_source import NextEditResult, NextEdits
-from dg_lsp.engine.next_edit import Proposal
+from dg_lsp.engine.edit_source import NextEdits
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import NextEditSettings, PrivacySettings
 
@@ -169,15 +168,6 @@ def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(ed
 def unrepeated(editor):
     editor.replace(SECOND, "return 3")
     return editor
-
-
-def test_a_model_is_asked_where_no_edit_is_repeated(unrepeated):
-    proposal = Proposal(0, len("first"), "third", 0.9)
-    unrepeated.model = lambda _request: NextEditResult((proposal,), "zeta-2")
-    assert propose(unrepeated).proposals == [proposal]
-    [request] = unrepeated.requests
-    assert (request.snapshot.text, request.edits[0].old) == (unrepeated.text(), f"{SECOND}\n")
-    assert request.cursor == request.snapshot.text.index("return 3") + len("return 3")
 
 
 def test_the_error_of_a_model_is_the_reason(unrepeated):

@@ -74,6 +74,22 @@ def test_closing_the_generator_stops_the_model(engine_of, ask, decoder):
     assert engine.fill(ask("a = |\n", decoder=decoder)).text == "abcdefgh"
 
 
+@pytest.mark.parametrize("num_slots", [1, 4], ids=["one slot", "four slots"])
+@pytest.mark.parametrize(("decoder", "num_candidates"), [*((name, 1) for name in OPEN), (DecoderName.DIFFUSION, 2)])
+def test_requests_between_the_passes_do_not_change_a_fill(engine_of, ask, decoder, num_candidates, num_slots):
+    texts = ("alpha + beta", "beta")
+    engine, _ = engine_of(
+        lambda prefix, _: texts if prefix == "a = " else "gamma", tokens_per_step=2, num_slots=num_slots
+    )
+    wanted = ask("a = |\n", decoder=decoder, num_candidates=num_candidates)
+    other = ask("b = |\n", decoder=DecoderName.AUTOREGRESSIVE)
+    alone = engine.fill(wanted)
+    interrupted = drain(engine.run(wanted, deadline=float("inf")), lambda _: engine.fill(other))
+    assert (interrupted.candidates, interrupted.steps) == (alone.candidates, alone.steps)
+    assert [candidate.text for candidate in alone.candidates] == [*texts[:num_candidates]]
+    assert alone.steps > 1
+
+
 @every_decoder
 def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
     engine, denoiser = engine_of("width, " * 9)
