@@ -19,6 +19,8 @@ from dg_lsp.diffusion.denoiser import (
     checked_extension,
     checked_prompt,
 )
+from dg_lsp.engine.engine import LocalEngine
+from dg_lsp.settings import CompletionSettings
 
 MASK_ID, END_ID, PREFIX_ID, SUFFIX_ID, MIDDLE_ID = range(5)
 NUM_SPECIALS = 5
@@ -171,6 +173,11 @@ class ScriptedDenoiser(Denoiser):
         # the rest of the probability is spread evenly over the other bytes
         sampled_confidence = np.where(sampled == argmax, confidence, (1 - confidence) / 255).astype(np.float32)
         return Prediction(argmax, sampled, confidence, _entropy(confidence), sampled_confidence)
+
+
+def engine_for(denoiser, **settings):
+    """An engine over a model without weights, with these `CompletionSettings`."""
+    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**settings))
 
 
 def _entropy(confidence):

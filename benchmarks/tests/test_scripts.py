@@ -8,12 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 from chatty import chatty
-from scripted import MASK_SPEC, ScriptedDenoiser
+from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import ProgramResult
-from dg_lsp.settings import CompletionSettings
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -89,7 +88,7 @@ def test_no_edit_by_instruction_is_right_before_it_is_made(script):
 def test_an_edit_by_instruction_is_made_and_judged(script):
     module = script("instructions")
     denoiser = chatty("```python\ndef is_even(number):\n    return number % 2 == 0\n```", MASK_SPEC)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    engine = engine_for(denoiser)
     [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify to")]
     _, text = module.run(engine, edit)
     assert module.is_right(edit, text, InProcess())

@@ -2,14 +2,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.bench.dataset import TestCase, read_cases
 from dg_lsp.bench.runner import WARM_UP, EngineContender, RequestOptions, RunHeader, RunMachine, run_cases
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult
-from dg_lsp.settings import CompletionSettings
 
 CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
 TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
@@ -91,7 +89,7 @@ def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
 
 def contender(fill, options=None, decoder=None, **script):
     denoiser = ScriptedDenoiser(fill, **script)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(max_tokens=500))  # a token is a byte here
+    engine = engine_for(denoiser, max_tokens=500)  # a token is a byte here
     return EngineContender("auto", engine, decoder, options or RequestOptions())
 
 

@@ -6,13 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.cli.output import canvas_screen, drawing, excerpt, printable, show_fill
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.settings import CompletionSettings
 
 
 def shown(text, offset, fill):
@@ -38,7 +37,7 @@ def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(
     """A live part that is higher than the terminal cannot be erased again."""
     snapshot = Snapshot("a.py", "def f(x):\n    \n\n\ny = f(1)\n")
     denoiser = ScriptedDenoiser("return [" + ", ".join("abcdefghijklmnop") + "]")
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000, early_stop_ms=0))
+    engine = engine_for(denoiser, deadline_ms=60_000, early_stop_ms=0)
     out = io.StringIO()
     console = Console(
         file=out,

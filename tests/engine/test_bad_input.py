@@ -3,20 +3,17 @@
 import tracemalloc
 
 import pytest
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest, Priority
 from dg_lsp.postprocess import syntax
-from dg_lsp.settings import CompletionSettings
 
 MEGABYTES = 5_000_000
 
 
 def fill(text, before, after, language):
-    denoiser = ScriptedDenoiser(text)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(deadline_ms=60_000))
+    engine = engine_for(ScriptedDenoiser(text), deadline_ms=60_000)
     snapshot = Snapshot("file:///a", before + after, language)
     return engine.fill(FillRequest(snapshot, len(before), priority=Priority.INVOKED))
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from scripted import MASK_SPEC
+from scripted import MASK_SPEC, engine_for
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import ChatRequest, RewriteRequest
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
 
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 SOURCE = "def f(x):\n    return x\n\n\ndef twice(x):\n    return f(x) + f(x)\n"
@@ -31,7 +30,7 @@ LONG = " + ".join(map(str, range(99)))
 )
 def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
     recited = chatty(answer, CAUSAL_SPEC)
-    engine = LocalEngine(recited, recited.tokenizer, CompletionSettings(min_confidence=1.0))
+    engine = engine_for(recited, min_confidence=1.0)
     request = RewriteRequest(Snapshot("file:///a.py", SOURCE), 10, 23, "Return twice as much.")
     result = drain(engine.rewrite(request, deadline=math.inf))
     assert (result.text, result.reason) == (text, reason)
@@ -40,7 +39,7 @@ def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
 
 def test_next_turn_decodes_only_what_is_new():
     denoiser = chatty("ok")
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    engine = engine_for(denoiser)
     first = (Turn(Role.USER, "x" * 100),)
     drain(engine.chat(ChatRequest(first, "name"), deadline=math.inf))
     before = denoiser.num_prefilled

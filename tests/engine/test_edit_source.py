@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 from chatty import chatty
 from gates import TIMEOUT
-from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
+from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import DISMISSED, NOT_REPEATED, NextEditRequest, NextEditResult, propose
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
 
 SPEC = replace(MASK_SPEC, name="zeta-2-Q8_0", sampling=None, canvas_lengths=())
 CODE = "def area(width):\n    return w\n\n\nprint(area(2))\n"
@@ -44,7 +43,7 @@ def request_of(code=CODE, at="return", edits=(EDIT,), **options):
 
 def proposed(answer, request=None, deadline=math.inf, **script):
     denoiser = denoiser_of(answer, **script)
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings())
+    engine = engine_for(denoiser)
     request = request or request_of()
     return drain(request.run(engine, deadline)), denoiser
 
@@ -202,7 +201,7 @@ CALL_EDIT = Edit(0, "", "a = f(1)  # 😀\r\n", "a = g(1)  # 😀\r\n", "b = f(2
 
 def denoised(script, *, spec=MASK_SPEC, deadline=math.inf, code=CALLS, **options):
     denoiser = chatty("```python\n" + script, spec)  # the fence is frozen in the canvas
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**options))
+    engine = engine_for(denoiser, **options)
     return drain(request_of(code, "b", [CALL_EDIT]).run(engine, deadline)), denoiser
 
 

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser
+from scripted import END_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
 
 from dg_lsp.canvas.spec import DecoderName, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.diffusion.denoiser import Prediction
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
 
 SOURCE = "def f(a):\n    x = ...\n    # TODO: log\n    pass\n    return g(, a)\n"
 FILLED = "def f(a):\n    x = a * 2\n    print(x)\n    return g(x, a)\n"
@@ -65,7 +64,7 @@ def request(text=SOURCE, **options):
 
 
 def engine_of(denoiser, **settings):
-    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0.0, **settings))
+    return engine_for(denoiser, early_stop_ms=0.0, **settings)
 
 
 def applied(result, text=SOURCE):

@@ -3,16 +3,16 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser
+from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.engine.rewrite import checked_request, instruction_note, with_instruction
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings, SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 LINE = (SOURCE.index("    total"), SOURCE.index("    return"))
@@ -23,8 +23,7 @@ def request(where=LINE, **options):
 
 
 def engine_of(fill, **settings):
-    denoiser = ScriptedDenoiser(fill)
-    return LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(**settings))
+    return engine_for(ScriptedDenoiser(fill), **settings)
 
 
 def rewritten(engine, wanted):
@@ -56,7 +55,7 @@ def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options, 
     answer = "total = a * 2\n```"
     spec = replace(MASK_SPEC, canvas_lengths=(8,), template="gemma4", **options)
     model = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.rpartition("    ")[2]) :], spec=spec)
-    engine = LocalEngine(model, model.tokenizer, CompletionSettings())
+    engine = engine_for(model)
     assert applied(rewritten(engine, request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
 
 
@@ -65,7 +64,7 @@ def test_the_canvas_of_an_instruction_has_the_requested_length(options, length, 
     monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
     model = ScriptedDenoiser("x", spec=replace(MASK_SPEC, template="gemma4"))
     model.predict = Mock(wraps=model.predict)
-    engine = LocalEngine(model, model.tokenizer, CompletionSettings())
+    engine = engine_for(model)
     rewritten(engine, request(instruction="double", sampler=SamplerOptions(**options)))
     assert len(model.predict.call_args[0][1][0]) == length
 

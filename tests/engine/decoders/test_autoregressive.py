@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser
+from scripted import END_ID, MASK_SPEC, NUM_SPECIALS, ScriptedDenoiser, engine_for
 
 from dg_lsp.canvas.layout import Layout
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import Priority
 from dg_lsp.errors import RequestError
-from dg_lsp.settings import CompletionSettings
 
 PROMPT = "x = 1\n"
 
@@ -88,7 +87,7 @@ class Unsure(ScriptedDenoiser):
 @pytest.mark.parametrize("decoder", [DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP])
 def test_alternatives_differ_from_the_first_text_where_they_are_most_probable(ask, decoder):
     denoiser = Unsure("")
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
+    engine = engine_for(denoiser, early_stop_ms=0, deadline_ms=60_000)
     found = {}
     for number in (1, 2, 3):
         request = ask("a = |\n", decoder=decoder, num_candidates=number)
@@ -120,7 +119,7 @@ class Branching(Unsure):
 )
 def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, model, priority, texts):
     denoiser = model("")
-    engine = LocalEngine(denoiser, denoiser.tokenizer, CompletionSettings(early_stop_ms=0, deadline_ms=60_000))
+    engine = engine_for(denoiser, early_stop_ms=0, deadline_ms=60_000)
     request = ask("a = |\n", decoder=DecoderName.AUTOREGRESSIVE, priority=priority)
     assert [fill.text for fill in engine.fill(request).candidates] == texts
     hurried = engine.fill(replace(request, early_stop_ms=1))
