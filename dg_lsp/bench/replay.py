@@ -225,7 +225,7 @@ class EngineCompleter:
         result = None
         start = self._clock()
         remaining_ms = self._engine.settings.deadline_ms - (begun - at_ms)
-        steps = self._engine.run(request, deadline=time.monotonic() + remaining_ms / 1e3)
+        steps = self._engine.complete(request, deadline=time.monotonic() + remaining_ms / 1e3)
         try:
             while spent_ms < stale_ms - begun:
                 next(steps)

@@ -234,8 +234,8 @@ class DecodeTask:
         model.slots.hold(self.slot, layout.prompt_ids, model.client)
         self._model = model
         self._num_there = self.num_kept
-        """The same now; `WHOLE_PROMPT` once all are decoded."""
-        self._held = NOTHING  # that the request has put into the slot
+        """The same number while the prompt is decoded; `WHOLE_PROMPT` once the slot holds all of it."""
+        self._held = NOTHING  # tokens that the request has put into the slot
         self._judge = judge
         self._verdicts: dict[Draft, Verdict] = {}
 

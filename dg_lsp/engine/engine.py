@@ -77,17 +77,17 @@ class Engine(ABC):
         return ()
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
-        """Like `run`, but returns only the result. Without a deadline, the request's own counts from now."""
+        """Like `complete`, but returns only the result. Without a deadline, the request's own counts from now."""
         if deadline is None:
             deadline = request.deadline_from(time.monotonic(), self.settings)
-        return drain(self.run(request, deadline=deadline))
+        return drain(self.complete(request, deadline=deadline))
 
     @abstractmethod
     def frame(self, progress: Progress) -> Frame:
         """The progress for display; for any thread."""
 
     @abstractmethod
-    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         """A fill.
 
         Raises:
@@ -123,7 +123,7 @@ class Engine(ABC):
     def warm_up(self, request: FillRequest) -> Generator[Progress, None, None]:
         """Decodes into the cache the prompt of a fill, and the one that typing leads to; a short pass for each value.
 
-        Raises as `run` does.
+        Raises as `complete` does.
         """
         del request  # no code is sent to a server before the user types
         yield from ()
@@ -173,7 +173,7 @@ class LocalEngine(Engine):
         return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
 
     @override
-    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         costs = RequestCosts()
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
@@ -213,7 +213,7 @@ class LocalEngine(Engine):
         """
         spec = self.spec
         if request.sampler != NO_OPTIONS:
-            if request.sampler.thinking and not (isinstance(request, ChatRequest) and request.text is None):
+            if request.sampler.thinking and not (isinstance(request, ChatRequest) and not request.is_raw):
                 raise OptionError("thinking", "does not apply to code and plain texts: leave it out")
             wanted = decoder_with(request.sampler, wanted, spec)
             spec = with_sampler(spec, request.sampler)
@@ -269,7 +269,6 @@ class LocalEngine(Engine):
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        is_raw = request.text is not None
         model, wanted = self._resolved(request, request.decoder or DecoderName.AUTO)
         decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
         costs = RequestCosts()
@@ -278,13 +277,13 @@ class LocalEngine(Engine):
         is_thinking = model.spec.is_thinking
         (draft, *_) = yield from mapped(
             task.drafts(),
-            lambda progress: progress if is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
+            lambda progress: progress if request.is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
         )
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
         draft = task.stop.within_limit(draft)
         thought = ""
-        if is_raw:
+        if request.is_raw:
             text = model.decode(draft.ids).decode("utf-8", "replace")
         else:
             thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
@@ -356,7 +355,7 @@ def _chat_task(
         request.max_tokens,
         None,
         deadline=deadline,
-        is_raw=request.text is not None or request.ignores_end,
+        may_repeat=request.is_raw or request.ignores_end,
         stops=request.stops,
         is_stopped=request.is_stopped,
         max_length=max_length,

@@ -43,7 +43,7 @@ from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
 from dg_lsp.engine.decoders.diffusion import join_scores
-from dg_lsp.engine.request import FillRequest, Priority, Replacement, RewriteRequest, RewriteResult, Verdict
+from dg_lsp.engine.request import FillRequest, Replacement, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.engine.rewrite import RangeTask
 from dg_lsp.postprocess.text_edits import is_among_statements, is_remark
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, breakage
@@ -287,9 +287,8 @@ class GapsFill(RangeTask):
         gap = self._request.gaps[number]
         is_line = not gap.hint and is_among_statements(Cursor.at(snapshot.text, offset), language_of(snapshot.language))
         max_lines = 1 if is_line else None
-        drafts = self._num_drafts
         result = yield from self._complete(
-            snapshot, offset, Priority.INVOKED, seed=seed, max_lines=max_lines, decoder=decoder, gap_drafts=drafts
+            snapshot, offset, seed=seed, max_lines=max_lines, decoder=decoder, gap_drafts=self._num_drafts
         )
         rejections = result.rejections or (Rejection(Reason.EMPTY),)
         self._take_best(number, result.candidates or rejections)

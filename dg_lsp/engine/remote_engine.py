@@ -73,7 +73,7 @@ class RemoteEngine(Engine):
         return Footprint()
 
     @override
-    def run(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         if request.priority is Priority.WARM_UP:  # no API of a server has a request that only reads a prompt
             return FillResult.unfinished()
         watch = RequestCosts()
@@ -99,14 +99,13 @@ class RemoteEngine(Engine):
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        is_raw = request.text is not None
-        if is_raw and not self._model.dialect.continues_text:
+        if request.is_raw and not self._model.dialect.continues_text:
             raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
-        if not is_raw and not self.follows_instructions:
+        if not request.is_raw and not self.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = RequestCosts()
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
-        task = RemoteTask.TEXT if is_raw else RemoteTask.CHAT
+        task = RemoteTask.TEXT if request.is_raw else RemoteTask.CHAT
         query = self._query(request, task, Prompt(request.text or "", ""), limits)
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         query = replace(query, messages=messages, stops=request.stops)

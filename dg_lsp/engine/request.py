@@ -271,7 +271,7 @@ class FillRequest(DocumentRequest[FillResult]):
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, FillResult]":
-        return engine.run(self, deadline=deadline)
+        return engine.complete(self, deadline=deadline)
 
     @property
     def line_limit(self) -> int | None:
@@ -369,6 +369,11 @@ class ChatRequest(EngineRequest[FillResult]):
     @override
     def subject(self) -> str:
         return self.name
+
+    @property
+    def is_raw(self) -> bool:
+        """A text is continued as it is."""
+        return self.text is not None
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, FillResult]":

@@ -97,7 +97,7 @@ class ResidentModels(Generic[SchedulerT]):
         if isinstance(request, NextEditRequest):
             return self.edit_source or self.completion
         if isinstance(request, ChatRequest):
-            return self.completion if request.text is not None else self.rewrite
+            return self.completion if request.is_raw else self.rewrite
         if not isinstance(request, RewriteRequest) or request.gaps:
             return self.completion
         if request.strength < 1 and not request.instruction.strip() and (engine := ready_engine(self.rewrite.ready)):

@@ -58,7 +58,6 @@ class RangeTask:
         self,
         snapshot: Snapshot,
         offset: int,
-        priority: Priority,
         *,
         seed: int,
         max_lines: int | None,
@@ -76,12 +75,12 @@ class RangeTask:
             decoder=decoder,
             seed=seed,
             snippets=self._request.snippets,
-            priority=priority,
+            priority=Priority.INVOKED if gap_drafts else Priority.REWRITE,
             client=self._request.client,
             sampler=self._request.sampler,
         )
         num_before = self._costs.num_passes
-        steps = self._engine.run(request, deadline=self._deadline)
+        steps = self._engine.complete(request, deadline=self._deadline)
         numbered = mapped(steps, lambda progress: replace(progress, number=num_before + progress.number))
         result = yield from self._costs.relay(numbered)
         self._costs.num_passes += result.steps
@@ -129,7 +128,7 @@ class Rewrite(RangeTask):
         request = self._request
         snapshot, offset = without_range(request, is_instructed=False)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
-        result = yield from self._complete(snapshot, offset, Priority.REWRITE, seed=seed, max_lines=max_lines)
+        result = yield from self._complete(snapshot, offset, seed=seed, max_lines=max_lines)
         if not result.candidates:
             return [Rejection(result.reason or Reason.UNFINISHED)]
         style = TextStyle.of(snapshot.text)

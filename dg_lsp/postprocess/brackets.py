@@ -73,8 +73,8 @@ def with_closers(before: str, fill: str, num: int, language: Language) -> str:
     """A fill behind `before` with its `num` innermost open brackets closed, those of blocks on lines of their own."""
     text = before + fill
     closed = fill.rstrip()
-    left = balance(text, language)
-    for closer, opening in zip(left.closers[:num], left.openings, strict=False):
+    unmatched = balance(text, language)
+    for closer, opening in zip(unmatched.closers[:num], unmatched.openings, strict=False):
         rest, _, below = text[opening + 1 :].partition("\n")
         is_block = language.block_end is not None and not rest.strip() and bool(below.strip())
         line = text[text.rfind("\n", 0, opening) + 1 :]

@@ -134,8 +134,8 @@ class Excerpt:
         if not self.is_file_end:
             return after
         before = self.before
-        left = balance(before + fill + after, self.language)
-        opened = zip(left.closers, left.openings, strict=True)
+        unmatched = balance(before + fill + after, self.language)
+        opened = zip(unmatched.closers, unmatched.openings, strict=True)
         closers = "\n".join(closer for closer, at in opened if at < len(before))
         return after + (closers and f"\n{_last_element(fill + after, closers, self.language)}{closers}\n")
 
@@ -150,8 +150,8 @@ class Excerpt:
         depth = None if (self.line_prefix + fill).strip() else depth_of(self.line_prefix)
         closers_by_depth = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
         if not self.is_file_end:
-            left = balance(before + fill, self.language)
-            for at in left.openings:
+            unmatched = balance(before + fill, self.language)
+            for at in unmatched.openings:
                 header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
                 if at < len(before) and header.rstrip().endswith(OPENERS):
                     closers_by_depth.append((depth_of(header), CLOSER_OF[before[at]]))
@@ -178,19 +178,19 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     num_read = len(before) - start + len(line_rest)
     # a string or comment below the gap whose end is not near is left out
     code = code[num_read : num_known if excerpt.is_following_cut and num_known > num_read else None]
-    left = balance(before, language)
+    unmatched = balance(before, language)
     last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
     code = code[: end.at]
     below = excerpt.following[: end.at]
     closers = excerpt.head_closer
-    if end.is_cut and left.quote:  # what a fill inside of a string contains closes nothing
+    if end.is_cut and unmatched.quote:  # what a fill inside of a string contains closes nothing
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
         # a string or comment that begins above the gap is no code; strings below it have brackets behind them
         num_open = len(code) - len(code.lstrip("\f\n"))
         brackets = balance(line_rest + code[:num_open] + below[num_open:], language)
-        closers = _closers(left, brackets, before, line_rest + code, end.depth, language) + closers
+        closers = _closers(unmatched, brackets, before, line_rest + code, end.depth, language) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
@@ -268,7 +268,7 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
     deep_enough = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
-    if len(deep_enough) > 1:  # see above
+    if len(deep_enough) > 1:  # the first one may belong to decorators above it
         return _End(_start_of(below, deep_enough[-1].start(), language), len(deep_enough[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
     between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
@@ -288,16 +288,16 @@ def _start_of(text: str, at: int, language: Language) -> int:
     return at
 
 
-def _closers(left: Balance, brackets: Balance, above: str, below: str, depth: int, language: Language) -> str:
+def _closers(unmatched: Balance, brackets: Balance, above: str, below: str, depth: int, language: Language) -> str:
     """What closes the blocks around a line of this depth behind `below`.
 
-    They were opened below the gap (`brackets`) or above it (`left`).
+    They were opened below the gap (`brackets`) or above it (`unmatched`).
     """
     # a line below the gap that is less deep than its content ends a block above the gap
     least = min([depth, *map(depth_of, _indented(below.split("\n")[1:], language))])
     closers_by_depth = [
         (depth_of(header), closer)
-        for text, opened, limit in ((below, brackets, depth), (above, left, least))
+        for text, opened, limit in ((below, brackets, depth), (above, unmatched, least))
         for closer, header, content in _open_blocks(text, opened, below, language)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
@@ -323,9 +323,9 @@ def _indented(lines: Iterable[str], language: Language) -> Iterator[str]:
     return (line for line in lines if line.strip() and not (language.has_macros and line.startswith("#")))
 
 
-def _open_blocks(text: str, left: Balance, following: str, language: Language) -> Iterator[tuple[str, str, str]]:
+def _open_blocks(text: str, unmatched: Balance, following: str, language: Language) -> Iterator[tuple[str, str, str]]:
     """For each open bracket what closes it, its line, and the first line of its content if it ends its own line."""
-    for closer, at in zip(left.closers, left.openings, strict=True):
+    for closer, at in zip(unmatched.closers, unmatched.openings, strict=True):
         rest, _, behind = text[at + 1 :].partition("\n")
         lines = _indented((*behind.split("\n"), *following.split("\n")[1:]), language)
         content = next(lines, "") if not rest.strip() else ""
@@ -353,13 +353,12 @@ _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The text around the cursor that is parsed, in the model's style, and its language."""
+    """The text around the cursor that is parsed, in the model's style."""
 
     excerpt: Excerpt
-    language: Language
     parser: LimitedParser
-    errors_of: dict[str, list[Node]] = field(default_factory=dict)  # errors of the texts that were parsed
-    valid: dict[str, bool] = field(default_factory=dict)  # texts of which no more was asked
+    errors_of: dict[str, list[Node]] = field(default_factory=dict)  # of the texts whose errors were counted
+    valid: dict[str, bool] = field(default_factory=dict)  # other texts, and whether they have no error
 
     @classmethod
     def of(cls, before: str, after: str, language: Language) -> Self | None:
@@ -368,7 +367,7 @@ class Surroundings:
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
-        return cls(excerpt, language, LimitedParser(grammar, MAX_ERRORS, MAX_SECONDS))
+        return cls(excerpt, LimitedParser(grammar, MAX_ERRORS, MAX_SECONDS))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
@@ -377,6 +376,11 @@ class Surroundings:
         before = style.to_model(snapshot.text[max(snapshot.num_before, start - 2 * REACH) : start])
         after = style.to_model(snapshot.text[end : min(end + 2 * REACH, snapshot.end)])
         return cls.of(before, after, language_of(snapshot.language))
+
+    @property
+    def language(self) -> Language:
+        """The language of the text."""
+        return self.excerpt.language
 
     @property
     def _gap(self) -> Excerpt:
@@ -430,10 +434,7 @@ class Surroundings:
 
     def _is_known(self) -> bool:
         """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
-        if not self._gap.is_whole:
-            return False
-        errors = self._errors(self._gap.text(""))
-        return not errors or self._is_sound()
+        return self._gap.is_whole and (not self._errors(self._gap.text("")) or self._is_sound())
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's.
@@ -442,12 +443,12 @@ class Surroundings:
         """
         for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
             before, after = part.before, part.after("")
-            left = balance(before + after, self.language)
-            openers = "".join(OPENER_OF[closer] for closer in reversed(left.strays))
-            quote = "" if openers else left.quote
+            unmatched = balance(before + after, self.language)
+            openers = "".join(OPENER_OF[closer] for closer in reversed(unmatched.strays))
+            quote = "" if openers else unmatched.quote
             heads = self.language.fillers if not openers else ("", *self.language.headers)
             heads = (*heads[:num], *([part.unclosed("")] if self.language.block_ends else ()))
-            texts = (quote + left.closers + text + openers for text in dict.fromkeys(heads))
+            texts = (quote + unmatched.closers + text + openers for text in dict.fromkeys(heads))
             if any(self._is_valid(before + text + after) for text in texts):
                 return True
         return False
@@ -497,8 +498,8 @@ class Surroundings:
         following = next((line for line in self.excerpt.with_fill(fill).below.split("\n") if line.strip()), "")
         if not following:
             return False
-        left = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
-        if left.closers or left.quote:
+        unmatched = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
+        if unmatched.closers or unmatched.quote:
             return False
         lines = [line for line in (self.excerpt.line_prefix + fill).split("\n") if line.strip()]
         code, mark, _ = lines[-1].partition(f" {self.language.comment}")  # marks inside strings are not recognised
@@ -542,8 +543,8 @@ class Surroundings:
         if quote or (closers and not (opens_block and self.language.block_end)):
             return False
         line = self.excerpt.line_prefix + fill + self.excerpt.line_rest
-        left = balance(line, self.language)
-        line += left.quote + left.closers
+        unmatched = balance(line, self.language)
+        line += unmatched.quote + unmatched.closers
         is_line = "\n" not in fill
         part = self._gap
         endings = [ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings]

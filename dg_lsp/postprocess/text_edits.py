@@ -345,18 +345,15 @@ def without_surroundings(text: str, old: str, above: str, below: str) -> str:
         *whole, last = new[start:]
         copied = after[: len(whole) + 1]
         is_copy = len(copied) > len(whole) and copied[:-1] == whole and copied[-1].startswith(last)
-        return is_copy and replaced[-len(copied) :] != [*whole, last] and _is_evidence([*whole, last])
+        return is_copy and replaced[-len(copied) :] != new[start:] and _is_distinctive("".join(new[start:]), MIN_COPIED)
 
     def begins_above(size: int) -> bool:
-        return new[:size] == before[-size:] != replaced[:size] and _is_evidence(new[:size])
+        is_copy = new[:size] == before[-size:] != replaced[:size]
+        return is_copy and _is_distinctive("".join(new[:size]), MIN_COPIED)
 
     first = next(filter(begins_above, range(min(len(new) - 1, len(before)), 0, -1)), 0)
     end = next(filter(ends_below, range(first + 1, len(new))), len(new))
     return "\n".join(lines[places[first] : places[end - 1] + 1]) if (first, end) != (0, len(new)) else text
-
-
-def _is_evidence(copied: list[str]) -> bool:
-    return _is_distinctive("".join(copied), MIN_COPIED)
 
 
 def _is_in_run(fill: str, cursor: Cursor, language: Language) -> bool:

@@ -309,7 +309,7 @@ def _fault_of(fill: str, cursor: Cursor, language: Language) -> Reason | None:
     above = "\n".join((*cursor.above, cursor.line_prefix))
     if is_licence(fill) and not is_licence(above):
         return Reason.LICENCE
-    if _is_hollow(fill, cursor, language):
+    if _leaves_block_hollow(fill, cursor, language):
         return Reason.HOLLOW
     completed = (cursor.line_prefix + fill + cursor.line_rest).split("\n")  # lines as they would stand in the buffer
     # inside brackets, `x = x` passes an argument
@@ -323,7 +323,7 @@ def _fault_of(fill: str, cursor: Cursor, language: Language) -> Reason | None:
     return Reason.REPEATS_ITSELF if any(map(_PHRASE.search, completed)) or _repeats_lines(fill) else None
 
 
-def _is_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
+def _leaves_block_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
     """True if the whole body of a block is a header without a body, or an empty docstring."""
     if not cursor.is_blank_line or not language.block_header:
         return False
@@ -429,8 +429,8 @@ def _can_parse(before: str, after: str) -> bool:
     whole = balance(before + after, PYTHON)
     openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
     typed = balance(before, PYTHON).quote
-    left = (typed if len(typed) == 1 else whole.quote) + whole.closers
-    texts = (f"{text}{left}{end}{openers}" for text in ("", "_") for end in ("", ":"))
+    closers = (typed if len(typed) == 1 else whole.quote) + whole.closers
+    texts = (f"{text}{closers}{end}{openers}" for text in ("", "_") for end in ("", ":"))
     if any(parses(before + text + after) for text in texts):
         return True
     start = line_start(before, len(before))

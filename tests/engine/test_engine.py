@@ -50,7 +50,7 @@ def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, as
 
 def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
     engine, denoiser = engine_of("abcdefgh", step_seconds=0.01, tokens_per_step=4)
-    steps = engine.run(ask("a = |\n"), deadline=float("inf"))
+    steps = engine.complete(ask("a = |\n"), deadline=float("inf"))
     began = time.perf_counter()
     next(steps)
     time.sleep(0.05)

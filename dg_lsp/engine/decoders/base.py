@@ -194,7 +194,7 @@ class Limits:
     min_confidence: float = 0.0  # of a draft that is shown
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
-    is_raw: bool = False  # the text may repeat itself
+    may_repeat: bool = False  # neither lines nor loops end the text
     stops: tuple[str, ...] = ()  # texts that end it
     end_of: Callable[[str], int | None] = lambda _: None  # see `FillRequest.end_of`
     is_stopped: Callable[[], bool] = bool  # the user has stopped it
@@ -234,7 +234,7 @@ class StopCriteria:
             return Ending.END
         if len(draft.ids) >= self._max_tokens(draft.ids):
             return Ending.TOKENS
-        if self.limits.is_raw:
+        if self.limits.may_repeat:
             return None
         return text_ending(text, self.limits, is_early=num_passes >= self.limits.early_stop_passes)
 
@@ -348,9 +348,7 @@ def gap_of(step: Step) -> Step:
 
     The gap is read from the step, since a model may have resized it.
     """
-    if not step.frozen.any():
-        return step
-    return step.take(gap_slice(step))
+    return step.take(gap_slice(step)) if step.frozen.any() else step
 
 
 def gap_slice(step: Step) -> slice:

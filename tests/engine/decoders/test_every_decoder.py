@@ -67,7 +67,7 @@ def test_each_forward_pass_yields_a_frame(engine_of, ask, frames_of, decoder):
 @every_decoder
 def test_closing_the_generator_stops_the_model(engine_of, ask, decoder):
     engine, denoiser = engine_of("abcdefgh", tokens_per_step=1)
-    steps = engine.run(ask("a = |\n", decoder=decoder), deadline=float("inf"))
+    steps = engine.complete(ask("a = |\n", decoder=decoder), deadline=float("inf"))
     next(steps)
     steps.close()
     assert denoiser.num_steps == 1
@@ -84,7 +84,7 @@ def test_requests_between_the_passes_do_not_change_a_fill(engine_of, ask, decode
     wanted = ask("a = |\n", decoder=decoder, num_candidates=num_candidates)
     other = ask("b = |\n", decoder=DecoderName.AUTOREGRESSIVE)
     alone = engine.fill(wanted)
-    interrupted = drain(engine.run(wanted, deadline=float("inf")), lambda _: engine.fill(other))
+    interrupted = drain(engine.complete(wanted, deadline=float("inf")), lambda _: engine.fill(other))
     assert (interrupted.candidates, interrupted.steps) == (alone.candidates, alone.steps)
     assert [candidate.text for candidate in alone.candidates] == [*texts[:num_candidates]]
     assert alone.steps > 1

@@ -47,7 +47,7 @@ def test_text_before_the_cursor_is_spelled_and_never_shown(engine_of, ask, frame
 def test_script_that_goes_another_way_is_forced_to_the_cursor(engine_of, ask, decoder):
     engine, _ = engine_of("other", spec=SPEC)
     request = ask("def f(x):\n    ret|\n", decoder=decoder)
-    draft = list(engine.run(request, deadline=math.inf))[-1].draft
+    draft = list(engine.complete(request, deadline=math.inf))[-1].draft
     assert engine._model.decode(draft.ids) == b" ret"
     assert draft.confidence[:4].tolist() == [1, 1, 1, 1]  # among the tokens that can follow: one byte each
     result = engine.fill(request)
@@ -99,7 +99,7 @@ def bundled():
 @every_decoder
 def test_fill_in_the_middle_of_a_word_begins_with_the_rest_of_the_word(bundled, ask, decoder):
     text = "def total(first_value, second_value):\n    return first_value + second_val|\n"
-    draft = list(bundled.run(ask(text, decoder=decoder), deadline=math.inf))[-1].draft
+    draft = list(bundled.complete(ask(text, decoder=decoder), deadline=math.inf))[-1].draft
     assert bundled._model.decode(draft.ids) == b"_value"
     result = bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
     assert result.text == "ue"
