@@ -39,7 +39,7 @@ class Language:
     block_comment: tuple[str, ...] = ()  # marks around a comment
     quotes: tuple[str, ...] = ()  # of strings that end on their line
     multiline: tuple[str, ...] = ()  # quotes of strings that may contain line ends
-    comment_start: str = ""  # pattern of the mark of a line comment where it is none everywhere
+    comment_start: str = ""  # pattern of the mark where it begins a comment in some places only
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
     has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
     is_structured: bool = False  # data or markup instead of statements

@@ -131,7 +131,7 @@ def _whole_lines(shown: str, budget: int) -> str:
 WINDOW = 24  # lines
 STRIDE = 8  # lines from one window to the next
 MAX_LINES = 4000  # of a text that are searched
-MAX_CHARS = 400_000  # the same
+MAX_CHARS = 400_000  # of a text that are searched
 MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or minified
 _WORD = re.compile(r"\b[^\W\d]\w+")
 

@@ -147,7 +147,7 @@ class EngineModel:
     buffers: BufferTokens
     token_bytes: Callable[[int], bytes]  # text of one token
     token_index: Callable[[], TokenIndex]  # made at the first call, since a large vocabulary takes half a second
-    text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # by client
+    text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # those of a client
     client: Hashable = 0
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
 

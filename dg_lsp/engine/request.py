@@ -68,7 +68,7 @@ class FillResult:
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
     canvas_length: int  # 0 for a decoder without a canvas
-    steps: int  # forward passes after the prompt's
+    steps: int  # forward passes after the prompt's, those of alternatives included
     output_tokens: int  # tokens of the best candidate, its end token included; 0 where nothing was computed
     prompt_tokens: int
     cached_tokens: int  # prompt tokens that were not decoded again
@@ -91,7 +91,7 @@ class FillResult:
         return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
 
     def confident(self, least: float | None) -> "FillResult":
-        """The result with the candidates below this confidence or with a fault hidden, at 0 too; None hides nothing."""
+        """Hides the candidates below this confidence, and those with a fault even if it is 0; None hides nothing."""
         if least is None:
             return self
         hidden = tuple(candidate for candidate in self.candidates if candidate.fault or candidate.confidence < least)
@@ -117,7 +117,7 @@ class FillResult:
 
     @property
     def problem(self) -> str:
-        """The same in words, to be read after `the result`."""
+        """The reason in words, to be read after `the result`."""
         return (self.reason or Reason.EMPTY).problem
 
     @property
@@ -127,7 +127,7 @@ class FillResult:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Output tokens per forward pass."""
+        """Tokens of the best candidate per forward pass; the passes of alternatives count too."""
         return self.output_tokens / self.steps if self.steps else 0.0
 
 
@@ -260,7 +260,7 @@ class FillRequest(DocumentRequest[FillResult]):
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     deadline_ms: float | None = None
-    early_stop_ms: float | None = None  # after which whole lines are enough, 0 for never; None takes the setting
+    early_stop_ms: float | None = None  # time until whole lines are enough, 0 for never; None takes the setting
     is_gap: bool = False  # in place of a placeholder: one argument, or statements of the block around it
     priority: Priority = field(default=Priority.TYPED, compare=False)
     cursor: Cursor = field(init=False, repr=False, compare=False)

@@ -1,8 +1,8 @@
 """The model thread and its queue. The newest request of a document wins; a stale one stops within one step.
 
 The future of a request stays pending while the request runs, so that its owner can cancel it at any moment; the thread
-checks it between steps. There the thread also turns to more urgent requests and continues afterwards: typing never
-waits for a chat. Nothing else in dg-lsp starts a thread for the model.
+checks it between steps. Between steps the thread also turns to more urgent requests, and continues afterwards: typing
+never waits for a chat. Nothing else in dg-lsp starts a thread for the model.
 
 Idle time after a fill goes into the next one: while the user reads the suggestion, the thread computes the fill that
 follows if it is accepted, and then what the cache holds approximately. Any request stops that.

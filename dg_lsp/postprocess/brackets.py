@@ -9,7 +9,7 @@ from dg_lsp.context.languages import PLAIN, Language
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 OPENERS, CLOSERS = tuple(CLOSER_OF), tuple(CLOSER_OF.values())
-OPENER_OF = dict(zip(CLOSERS, OPENERS, strict=True))
+_OPENER_OF = dict(zip(CLOSERS, OPENERS, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,11 @@ class Balance:
     first_stray: int | None = None  # offset of the first one
     mismatch: tuple[int, int] | None = None
     """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
+
+    @property
+    def openers(self) -> str:
+        """Brackets that open the stray ones, in order."""
+        return "".join(_OPENER_OF[closer] for closer in reversed(self.strays))
 
     @property
     def num_unmatched(self) -> int:

@@ -23,7 +23,6 @@ from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 from dg_lsp.postprocess.brackets import (
     CLOSER_OF,
     CLOSERS,
-    OPENER_OF,
     OPENERS,
     Balance,
     balance,
@@ -444,11 +443,10 @@ class Surroundings:
         for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
             before, after = part.before, part.after("")
             unmatched = balance(before + after, self.language)
-            openers = "".join(OPENER_OF[closer] for closer in reversed(unmatched.strays))
-            quote = "" if openers else unmatched.quote
-            heads = self.language.fillers if not openers else ("", *self.language.headers)
+            quote = "" if unmatched.strays else unmatched.quote
+            heads = self.language.fillers if not unmatched.strays else ("", *self.language.headers)
             heads = (*heads[:num], *([part.unclosed("")] if self.language.block_ends else ()))
-            texts = (quote + unmatched.closers + text + openers for text in dict.fromkeys(heads))
+            texts = (quote + unmatched.closers + text + unmatched.openers for text in dict.fromkeys(heads))
             if any(self._is_valid(before + text + after) for text in texts):
                 return True
         return False

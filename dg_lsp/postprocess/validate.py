@@ -30,7 +30,7 @@ from dg_lsp.context.document import (
 )
 from dg_lsp.context.languages import Language, language_of
 from dg_lsp.postprocess import text_edits
-from dg_lsp.postprocess.brackets import OPENER_OF, OPENERS, balance
+from dg_lsp.postprocess.brackets import OPENERS, balance
 from dg_lsp.postprocess.syntax import MAX_SHORTER, Surroundings
 
 Made = TypeVar("Made")
@@ -427,10 +427,9 @@ def _missing_body(text: str) -> str:
 def _can_parse(before: str, after: str) -> bool:
     """Some text between the two, or in place of the line there, makes the whole parse."""
     whole = balance(before + after, PYTHON)
-    openers = "".join(OPENER_OF[closer] for closer in reversed(whole.strays))
     typed = balance(before, PYTHON).quote
     closers = (typed if len(typed) == 1 else whole.quote) + whole.closers
-    texts = (f"{text}{closers}{end}{openers}" for text in ("", "_") for end in ("", ":"))
+    texts = (f"{text}{closers}{end}{whole.openers}" for text in ("", "_") for end in ("", ":"))
     if any(parses(before + text + after) for text in texts):
         return True
     start = line_start(before, len(before))
