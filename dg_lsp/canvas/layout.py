@@ -175,6 +175,10 @@ class Canvas:
 
 
 NOTHING = token_ids([])
+MIN_SUFFIX = 8
+"""Tokens of the tail in a canvas, at least, if there are as many."""
+PASS_TOKENS = 256
+"""Tokens of all canvases of one pass: what every runtime has room for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +202,27 @@ class Layout:
     def num_known(self) -> int:
         """Number of tokens before the gap: prompt and head."""
         return len(self.prompt_ids) + len(self.head_ids)
+
+    @property
+    def num_frozen(self) -> int:
+        """Frozen tokens of a canvas, at least: the head, and the beginning of the tail."""
+        return len(self.head_ids) + min(MIN_SUFFIX, len(self.tail_ids))
+
+    def shared_pass(self, length: int, spec: ModelSpec) -> tuple[int, tuple[int, ...]]:
+        """The length, at most `length`, of canvases that share one pass, and the lengths of their gaps, ascending."""
+        num_canvases = len(self._gap_lengths(length, spec))
+        length = max(len(self.head_ids) + 1, min(length, PASS_TOKENS // num_canvases))
+        return length, self._gap_lengths(length, spec)
+
+    def _gap_lengths(self, length: int, spec: ModelSpec) -> tuple[int, ...]:
+        """Gap lengths to try in canvases of this length; a single one without a suffix."""
+        lengths = spec.gaps_within(length - self.num_frozen)
+        return lengths if len(self.tail_ids) else lengths[-1:]
+
+    def longer_gap(self, gap: int, spec: ModelSpec, max_tokens: int) -> int | None:
+        """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
+        most = min(max_tokens, spec.longest_block - self.num_frozen)
+        return min(2 * gap, most) if gap < most else None
 
     def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> Canvas:
         """Head, `num_free` tokens of noise, and as much of the tail as fits into `length` (0: no tail)."""

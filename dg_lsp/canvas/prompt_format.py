@@ -30,10 +30,6 @@ SNIPPETS_SHARE = 0.25
 """Largest fraction of a prompt's tokens for all snippets."""
 PREFIX_TAIL = 8
 """Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
-MIN_SUFFIX = 8
-"""Suffix tokens in the canvas, at least, if there are as many."""
-PASS_TOKENS = 256
-"""Tokens of all canvases of one pass: what every runtime has room for."""
 MAX_LINE_HEAD = 24
 """Frozen tokens of the cursor's line in an answer; the beginning of a longer line goes into the prompt."""
 _FENCES = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
@@ -48,7 +44,6 @@ UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
 _QUESTION = "\U000f1e58"  # stands for the question in a rendered chat
-_PREFIX_ONLY: FimTemplate = ("{prefix}",)
 EncodedT = TypeVar("EncodedT", bound=Sized)
 
 
@@ -157,12 +152,11 @@ class _PromptBuilder:
             prefix, removed = back_up(prefix, prompt.prefix, self._tokenizer.decode)
             if is_prefix_only and not len(prefix):
                 prefix = self._tokenizer.encode("\n")
-        template = _PREFIX_ONLY
+        template: FimTemplate = ("{prefix}",)
         if fim is not None:
             template = fim.prompt_with_files if len(files) else fim.prompt
         frame = self._rendered(template, {"{files}": files})
-        below = prompt.suffix if fim is not None else ""
-        shown, suffix = self._cut(prefix, below, self._start, comments, frame)
+        shown, suffix = self._cut(prefix, "" if fim is None else prompt.suffix, self._start, comments, frame)
         fields = {"{files}": files, "{prefix}": concat(comments, shown), "{suffix}": suffix}
         before = tuple(piece for piece in template if isinstance(piece, str) and piece != "{suffix}")
         return Layout(
@@ -396,29 +390,6 @@ def prompt_of(
     prefix_chars = int(chars * prefix_share)
     suffix_chars = int(chars * SUFFIX_SHARE)
     return prompt_at(snapshot, offset, prefix_chars=prefix_chars, suffix_chars=suffix_chars, lookahead=lookahead)
-
-
-def num_frozen(layout: Layout) -> int:
-    """Frozen tokens of a canvas, at least: the head, and the beginning of the tail."""
-    return len(layout.head_ids) + min(MIN_SUFFIX, len(layout.tail_ids))
-
-
-def gap_lengths(layout: Layout, length: int, spec: ModelSpec) -> tuple[int, ...]:
-    """Gap lengths to try in canvases of `length` tokens, ascending; a single one without a suffix."""
-    most = max(1, length - num_frozen(layout))
-    fitting = tuple(size for size in spec.gap_lengths if size <= most) or (most,)
-    return fitting if len(layout.tail_ids) else fitting[-1:]
-
-
-def shared_length(layout: Layout, length: int, num_canvases: int) -> int:
-    """Length of each canvas so that all canvases fit into one pass."""
-    return max(len(layout.head_ids) + 1, min(length, PASS_TOKENS // max(1, num_canvases)))
-
-
-def grown(gap: int, layout: Layout, spec: ModelSpec, max_tokens: int) -> int | None:
-    """The next longer gap: twice as long, or as long as fits; None if no longer one fits."""
-    most = min(max_tokens, spec.longest_block - num_frozen(layout))
-    return min(2 * gap, most) if gap < most else None
 
 
 def in_infill_format(spec: ModelSpec) -> ModelSpec:

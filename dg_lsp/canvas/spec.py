@@ -311,6 +311,10 @@ class ModelSpec:
         fitting = (length for length in self.canvas_lengths if length >= num_tokens)
         return min(fitting, default=self.longest_canvas)
 
+    def gaps_within(self, room: int) -> tuple[int, ...]:
+        """Gap lengths to try that fit into so many tokens, ascending; where none fits, all of the room, at least 1."""
+        return tuple(length for length in self.gap_lengths if length <= room) or (max(1, room),)
+
     def num_canvases(self, num_candidates: int) -> int:
         """Open canvases that share each pass; with blocks one, because only one of several continues."""
         return 1 if self.block_length else num_candidates

@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
-from dg_lsp.canvas.prompt_format import num_frozen
 from dg_lsp.canvas.spec import OPTIONS_OF_ALL, DecoderName, ExpectedPasses, ModelSpec, PromptFormat
 from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
@@ -234,7 +233,7 @@ def canvas_length(
         RequestError: it has no room for a fill.
     """
     wanted = spec.canvas_length
-    frozen = num_frozen(layout)
+    frozen = layout.num_frozen
     if 0 < wanted <= frozen:
         raise RequestError(
             f"canvas_length {wanted} has no room beside {frozen} tokens that are known; choose at least {frozen + 4}"

@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
+from dg_lsp.canvas.layout import NOTHING, PASS_TOKENS, Canvas, Flags, Layout, TokenIds, Tokenizer, noise, token_ids
 from dg_lsp.canvas.prompt_format import (
     CODE_CLOSING,
     GAP_MARK,
-    PASS_TOKENS,
     in_infill_format,
     layout_of,
-    num_frozen,
     prompt_of,
     rewrite_layout,
     template_words,
@@ -71,7 +69,7 @@ class GapsLayout:
 
     @property
     def _num_frozen(self) -> int:
-        return num_frozen(self.layout) + sum(map(len, self.between))
+        return self.layout.num_frozen + sum(map(len, self.between))
 
     def fits(self, spec: ModelSpec) -> bool:
         """Whether the model's longest canvas has room for the frozen text and a usual length of each gap."""
@@ -79,8 +77,7 @@ class GapsLayout:
 
     def sizes(self, spec: ModelSpec) -> tuple[int, ...]:
         """Lengths of the gaps to try in one pass, ascending: those that fit into the model's longest canvas."""
-        most = max(1, (spec.longest_block - self._num_frozen) // self.num_gaps)
-        sizes = tuple(size for size in spec.gap_lengths if size <= most) or (most,)
+        sizes = spec.gaps_within((spec.longest_block - self._num_frozen) // self.num_gaps)
         while len(sizes) > 1 and sum(self._num_frozen + self.num_gaps * size for size in sizes) > PASS_TOKENS:
             sizes = sizes[:-1]
         return sizes

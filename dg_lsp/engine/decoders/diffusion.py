@@ -8,7 +8,6 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.canvas.layout import Canvas, Layout, TokenIds, noise, token_ids
-from dg_lsp.canvas.prompt_format import gap_lengths, grown, num_frozen, shared_length
 from dg_lsp.canvas.spec import MaskSampling
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise_together
@@ -120,15 +119,17 @@ class InfillDecoder(DiffusionDecoder):
         layout = task.layout
         block = 0
         task.costs.num_prefilled += yield from task.prefill(layout.prompt_ids)
-        length = task.limits.canvas_length
-        length = shared_length(layout, length, len(gap_lengths(layout, length, task.spec)))
-        gaps = gap_lengths(layout, length, task.spec)
+        length, gaps = layout.shared_pass(task.limits.canvas_length, task.spec)
         drafts = yield from self._fill_gaps(block, gaps, length)
-        gap: int | None = gaps[-1]
-        while gap and self._is_short(drafts, gap) and (gap := grown(gap, layout, task.spec, task.limits.max_tokens)):
+        gap = gaps[-1]
+        while self._is_short(drafts, gap):
+            longer = layout.longer_gap(gap, task.spec, task.limits.max_tokens)
+            if longer is None:
+                break
+            gap = longer
             block += 1
             task.hold(layout.prompt_ids)  # drops the state of the canvases before
-            length = task.spec.canvas_for(gap + num_frozen(layout))
+            length = task.spec.canvas_for(gap + layout.num_frozen)
             drafts += yield from self._fill_gaps(block, (gap,), length)
         return drafts
 
