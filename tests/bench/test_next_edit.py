@@ -1,9 +1,9 @@
 """Next edits are cut out of a repository's history."""
 
 import json
+import subprocess
 
 import pytest
-from git_history import commit_each, git
 
 from dg_lsp.bench import next_edit
 from dg_lsp.bench.next_edit import CaseOutcome, FileChange, cases_of, cut_history, measure, summary, table
@@ -15,9 +15,19 @@ BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
 AFTER = "import a\n\nx = read(1)\ny = 2\nz = read(3)\nprint(x, z)\n"
 
 
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
 @pytest.fixture
 def repository(tmp_path):
-    commit_each(tmp_path, (BEFORE, AFTER), ("code.py", "notes.txt"))
+    git(tmp_path, "init", "--quiet")
+    for text in (BEFORE, AFTER):
+        (tmp_path / "code.py").write_text(text)
+        (tmp_path / "notes.txt").write_text(text)
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "--quiet", "--message", "change")
     return tmp_path
 
 

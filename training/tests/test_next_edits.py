@@ -1,9 +1,9 @@
 """The weights of repeated edits are fitted to a history."""
 
+import subprocess
 import tomllib
 
 import pytest
-from git_history import commit_each
 from typer.testing import CliRunner
 
 from dg_training.commands import app
@@ -24,7 +24,16 @@ def test_a_feature_of_right_examples_gets_a_larger_weight():
 
 
 def test_the_command_writes_the_weights_of_a_history(tmp_path):
-    commit_each(tmp_path, TEXTS)
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
+    def git(*arguments):
+        subprocess.run(["git", *identity, "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    git("init", "--quiet")
+    for text in TEXTS:
+        (tmp_path / "code.py").write_text(text)
+        git("add", ".")
+        git("commit", "--quiet", "--message", "change")
     out = tmp_path / "weights.toml"
     done = CliRunner().invoke(app, ["next-edits", str(tmp_path), "--out", str(out)])
     assert done.exit_code == 0, done.output

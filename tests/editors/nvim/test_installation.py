@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from git_history import git
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -89,8 +88,9 @@ def test_help_has_a_tag_for_every_command_and_function(launch, tmp_path):
 def repository(tmp_path):
     source = tmp_path / "dg-lsp"
     shutil.copytree(PLUGIN, source / "editors/nvim")
-    for command in (["init", "-b", "main"], ["add", "."], ["commit", "-m", "x"]):
-        git(source, *command)
+    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
     return source
 
 
