@@ -130,7 +130,7 @@ def open_engine(settings: Settings) -> Engine:
     if languages := os.environ.get("DG_TEST_LANGUAGES"):
         denoiser.spec = replace(denoiser.spec, languages=tuple(languages.split(",")))
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-    engine.follows_instructions = "DG_TEST_FOLLOWS" in os.environ
+    engine.follows_instructions |= "DG_TEST_FOLLOWS" in os.environ
     return engine
 
 
