@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from lsprotocol import types
@@ -50,7 +50,8 @@ MAX_FIXES, MAX_TITLE = 3, 60
 """Quick fixes of a selection, and characters of an instruction in a title."""
 TEST_SECONDS = 60.0
 """After which a run of a test is killed."""
-Work = Callable[[Callable[[str], None]], Awaitable[RewriteResult]]
+ResultT = TypeVar("ResultT")
+Work = Callable[[Callable[[str], None]], Awaitable[ResultT]]
 
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
@@ -173,8 +174,11 @@ def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
     return document, request
 
 
-async def _apply_rewrite(ls: Server, document: Document, request: RewriteRequest, title: str, work: Work) -> None:
-    result = await _with_progress(ls, document, request, title, work)
+async def _apply_rewrite(
+    ls: Server, document: Document, request: RewriteRequest, title: str, work: Work[RewriteResult]
+) -> None:
+    _show_instruction_note(ls, request)
+    result = await _with_progress(ls, document, title, work)
     if result.reason is not None:
         raise Refusal(f"nothing was changed: the result {result.reason.problem}")
     snapshot = request.snapshot
@@ -192,7 +196,8 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     deadline_ms = ls.settings.rewrite.deadline_ms
     snippets = ls.snippets(snapshot, gaps[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
-    result = await _with_progress(ls, document, request, "Filling the gaps", lambda _: ls.rewrite(request))
+    _show_instruction_note(ls, request)
+    result = await _with_progress(ls, document, "Filling the gaps", lambda _: ls.rewrite(request))
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
         f"the fill {gap.reason.problem}"
@@ -224,7 +229,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         priority=Priority.INVOKED,
         endpoint=COMPLETE_BLOCK,
     )
-    result = await ls.fill(request)
+    result = await _with_progress(ls, document, "Completing the block", lambda _: ls.fill(request))
     if result is None:
         raise Refusal("nothing was changed: the model failed, see the log")
     if not result.candidates:
@@ -270,24 +275,22 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     return document, *ls.documents.offsets(document.lines, where)
 
 
-async def _with_progress(
-    ls: Server, document: Document, request: RewriteRequest, title: str, work: Work
-) -> RewriteResult:
+async def _with_progress(ls: Server, document: Document, title: str, work: Work[ResultT]) -> ResultT:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors.
 
-    The argument of `work` reports messages. An older rewrite of the document is cancelled.
+    The argument of `work` reports messages. An older command in the document is cancelled.
     """
     uri = document.uri
     progress = ls.work_done_progress
     token = str(uuid4())
-    _show_instruction_note(ls, request)
     ls.cancel_stale(uri)
-    job = ls.rewrites[uri] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
+    job: asyncio.Future[ResultT] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
+    ls.rewrites[uri] = job
     _create_progress(ls, token, title, job)
     try:
         return await job
     except asyncio.CancelledError as error:
-        raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
+        raise Refusal(_CANCELLED if ls.documents.get(uri) is document else _CHANGED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
@@ -306,7 +309,7 @@ def _show_instruction_note(ls: Server, request: RewriteRequest) -> None:
         ls.show(types.MessageType.Info, f"dg-lsp: {note}")
 
 
-def _create_progress(ls: Server, token: str, title: str, job: asyncio.Future[RewriteResult]) -> None:
+def _create_progress(ls: Server, token: str, title: str, job: asyncio.Future[Any]) -> None:
     """Requests a progress bar from the client, whose button cancels the job."""
     window = ls.client_capabilities.window
     progress = ls.work_done_progress
@@ -326,14 +329,10 @@ def _report_progress(ls: Server, token: str, message: str) -> None:
         ls.work_done_progress.report(token, types.WorkDoneProgressReport(message=message))
 
 
-def _is_unchanged(ls: Server, document: Document) -> bool:
-    """Versions are not compared: a document that is closed and opened again may have the same one."""
-    return ls.documents.get(document.uri) is document
-
-
 async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
-    if not _is_unchanged(ls, document):
+    # versions are not compared: a document that is closed and opened again may have the same one
+    if ls.documents.get(document.uri) is not document:
         raise Refusal(_CHANGED)
     workspace = ls.client_capabilities.workspace
     preview = ls.settings.rewrite.preview

@@ -74,8 +74,8 @@ class Server(LanguageServer):
         """The editor does not trust the workspace, so no test of it is run."""
         self.sends_canvases = False
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
-        self.rewrites: dict[str, asyncio.Future[RewriteResult]] = {}
-        """Running rewrites by document."""
+        self.rewrites: dict[str, asyncio.Future[Any]] = {}
+        """Running rewrites and completions of blocks by document."""
         self._pauses: dict[str, asyncio.Future[None]] = {}
         """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`

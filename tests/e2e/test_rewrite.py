@@ -89,8 +89,7 @@ def test_a_document_that_is_changed_or_opened_again_meanwhile_is_not_edited(edit
         client.change(2, {"text": "s = 1\n"})
     assert "changed meanwhile" in client.result(msg_id)["reason"]
     assert not client.received("workspace/applyEdit")
-    if name == "dg-lsp.rewrite":  # the model is free again
-        assert steps().count("s") < 64
+    assert steps().count("s") < 64  # the model is free again
 
 
 def test_a_rewrite_does_not_wait_for_the_progress_bar_of_the_client(editor):
@@ -103,10 +102,10 @@ def test_a_rewrite_does_not_wait_for_the_progress_bar_of_the_client(editor):
     assert client.received("$/progress") == []
 
 
-def test_progress_can_be_cancelled(editor, steps):
+@pytest.mark.parametrize("name", ["dg-lsp.rewrite", "dg-lsp.completeBlock"])
+def test_progress_can_be_cancelled(editor, steps, name):
     client = editor("slow", text="x = s\n", capabilities=PROGRESS)
-    where = span(0, 4, 5)
-    msg_id = command(client, range=where, strength=1.0)
+    msg_id = command(client, name, range=span(0, 4, 5), strength=1.0, position={"line": 0, "character": 5})
     token = show_progress(client)
     client.wait_until(steps)
     client.notify("window/workDoneProgress/cancel", {"token": token})
