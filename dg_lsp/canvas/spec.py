@@ -276,6 +276,11 @@ class ModelSpec:
         return TEMPLATES.get(self.template) or self.chat_template
 
     @property
+    def follows_instructions(self) -> bool:
+        """The model has a chat template that this version uses."""
+        return self.used_template is not None
+
+    @property
     def can_think(self) -> bool:
         """The model's chat template has a switch for thinking."""
         return self.used_template is not None and self.used_template.can_think

@@ -127,7 +127,7 @@ async def propose(
 
 def proposes_edits(spec: ModelSpec) -> bool:
     """Whether a model proposes edits: an edit model, or a diffusion model that follows instructions."""
-    return edit_format_of(spec) is not None or (spec.has_free_canvas and spec.used_template is not None)
+    return edit_format_of(spec) is not None or (spec.has_free_canvas and spec.follows_instructions)
 
 
 def _from_diffusion(

@@ -153,7 +153,7 @@ class LocalEngine(Engine):
         self.spec = denoiser.spec
         self.settings = settings
         self.costs = costs
-        self.follows_instructions = self.spec.used_template is not None
+        self.follows_instructions = self.spec.follows_instructions
         self._model = replace(model, spec=self.spec)
         if costs and shared is None:
             model.speed.token_ms = costs.prompt_token or model.speed.token_ms

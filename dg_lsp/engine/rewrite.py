@@ -92,9 +92,9 @@ class Rewrite(RangeTask):
 
     def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
         """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
-        if model.spec.used_template is not None:
+        if model.spec.follows_instructions:
             request = with_instruction(request)
-        self._is_instructed = bool(request.instruction.strip()) and model.spec.used_template is not None
+        self._is_instructed = bool(request.instruction.strip()) and model.spec.follows_instructions
         request = checked_request(request, model.spec, is_instructed=self._is_instructed)
         super().__init__(engine, request, deadline)
         self._model = model
@@ -119,7 +119,7 @@ class Rewrite(RangeTask):
             model=self._model.spec.name,
             steps=self._costs.num_passes,
             timings=self._costs.timings(),
-            follows_instructions=self._model.spec.used_template is not None,
+            follows_instructions=self._model.spec.follows_instructions,
             step_limit=self._model.spec.sampling.max_denoising_steps if self._model.spec.sampling else 0,
         )
         return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in ranked[1:]))

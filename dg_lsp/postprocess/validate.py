@@ -199,10 +199,9 @@ def rank(
     Of candidates that differ only in blanks and line ends, the best one is kept.
     """
     verdicts = tuple(results)
+    candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
     distinct: dict[str, Candidate] = {}
-    for candidate in sorted(
-        (verdict for verdict in verdicts if isinstance(verdict, Candidate)), key=value, reverse=True
-    ):
+    for candidate in sorted(candidates, key=value, reverse=True):
         distinct.setdefault("".join(candidate.text.split()), candidate)
     return tuple(distinct.values()), tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
 
@@ -449,8 +448,8 @@ def unbound_names(text: str) -> frozenset[str]:
     CPython's own symbol tables find them. The order of binding and reading does not matter. None of a text that does
     not parse, and of one whose names cannot be known: with a star import, or code that binds names while it runs.
     """
-    module = _made(text, symtable.symtable)
-    if module is None or _STAR_IMPORT.search(text):
+    module = None if _STAR_IMPORT.search(text) else _made(text, symtable.symtable)
+    if module is None:
         return frozenset()
     bound = set(_ALWAYS)
     read = set[str]()

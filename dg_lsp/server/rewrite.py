@@ -285,17 +285,17 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Work[
     token = str(uuid4())
     ls.cancel_stale(uri)
     job: asyncio.Future[ResultT] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
-    ls.rewrites[uri] = job
+    ls.commands[uri] = job
     _create_progress(ls, token, title, job)
     try:
         return await job
     except asyncio.CancelledError as error:
-        raise Refusal(_CANCELLED if ls.documents.get(uri) is document else _CHANGED) from error
+        raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
-        if ls.rewrites.get(uri) is job:
-            del ls.rewrites[uri]
+        if ls.commands.get(uri) is job:
+            del ls.commands[uri]
         if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
 
@@ -329,10 +329,14 @@ def _report_progress(ls: Server, token: str, message: str) -> None:
         ls.work_done_progress.report(token, types.WorkDoneProgressReport(message=message))
 
 
+def _is_unchanged(ls: Server, document: Document) -> bool:
+    """Versions are not compared: a document that is closed and opened again may have the same one."""
+    return ls.documents.get(document.uri) is document
+
+
 async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
-    # versions are not compared: a document that is closed and opened again may have the same one
-    if ls.documents.get(document.uri) is not document:
+    if not _is_unchanged(ls, document):
         raise Refusal(_CHANGED)
     workspace = ls.client_capabilities.workspace
     preview = ls.settings.rewrite.preview

@@ -74,8 +74,8 @@ class Server(LanguageServer):
         """The editor does not trust the workspace, so no test of it is run."""
         self.sends_canvases = False
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
-        self.rewrites: dict[str, asyncio.Future[Any]] = {}
-        """Running rewrites and completions of blocks by document."""
+        self.commands: dict[str, asyncio.Future[Any]] = {}
+        """The running rewrite, or completion of a block, of each document."""
         self._pauses: dict[str, asyncio.Future[None]] = {}
         """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
@@ -238,9 +238,9 @@ class Server(LanguageServer):
         return await asyncio.wrap_future(scheduler.submit(request))
 
     def cancel_stale(self, uri: str) -> None:
-        """Stops the rewrite of a document that has changed or was closed, and a completion that waits for a pause."""
+        """Stops the command in a document that has changed or was closed, and a completion that waits for a pause."""
         self._end_pause(uri)
-        if (job := self.rewrites.get(uri)) is not None:
+        if (job := self.commands.get(uri)) is not None:
             job.cancel()
 
     def open_documents(self, items: Iterable[types.TextDocumentItem], notebook: str = "") -> None:

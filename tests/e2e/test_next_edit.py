@@ -46,7 +46,7 @@ def run_command(client, edit, *, send="request"):
 def test_sidekick_gets_one_edit_after_the_other_with_versions(editor):
     """It shows and makes all edits of an answer, does not report what it shows, and requests again afterwards."""
     client = editor()
-    client.notify("textDocument/didFocus", {"textDocument": {"uri": client.URI}})
+    client.focus(client.URI)
     lines = []
     for version in (2, 3):
         [edit] = ask(client, COPILOT, version=version, kind=AUTOMATIC)["edits"]

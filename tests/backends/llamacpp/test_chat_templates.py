@@ -107,7 +107,7 @@ def test_a_raw_text_has_its_special_tokens_and_the_first_token(opened):
 )
 def test_the_template_of_a_base_model_is_not_used(opened, name, is_instruct):
     spec, _ = opened(Model(("<|endoftext|>",), name), QWEN)
-    assert (spec.used_template is not None) == is_instruct
+    assert spec.follows_instructions == is_instruct
 
 
 @pytest.mark.parametrize(
