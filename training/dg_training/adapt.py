@@ -5,10 +5,8 @@ time. A canvas is bidirectional; its first position is predicted by the last tok
 so that the guess is the causal model's own.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from dg_training.pretrained import Pretrained, TrainingProgress, read_pretrained
 from dg_training.rows import RowConfig, RowSource
 from dg_training.store import read_texts
 from dg_training.tokenizer import END_OF_TEXT, SPECIAL_TOKENS, PrunedVocabulary, count_tokens, prune, restrict
-from dg_training.train import AdaptOptions, Trainer
+from dg_training.train import AdaptOptions, Show, Trainer
 
 MAX_TOKENS = 65_536
 """Largest vocabulary: token ids are stored in 16 bits."""
@@ -43,7 +41,6 @@ GPU_ROWS = RowConfig(
     canvas_shares=(0.35, 0.45, 0.20),
     max_copies=6,
 )
-Show = Callable[[Mapping[str, Any]], None]
 
 
 def checkpoint_path(root: Path, name: str) -> Path:

@@ -2,9 +2,8 @@
 
 import gzip
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,10 +22,6 @@ from dg_training.train import AdaptOptions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(gpu_day.app, name="gpu-day")
-
-
-def _print_report(report: Mapping[str, Any]) -> None:
-    print(json.dumps(report), flush=True)
 
 
 @app.command()
@@ -116,5 +111,5 @@ def adapt(
         device=device_of(device),
         is_resumed=resume,
     )
-    adaptation.adapt(checkpoint, root, out, options, _print_report)
+    adaptation.adapt(checkpoint, root, out, options, lambda report: print(json.dumps(report), flush=True))
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; {out.with_suffix('.md')} states what may be passed on")
