@@ -99,7 +99,7 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
         elif node.type == "pass_statement" or (node.type == "ellipsis" and holder not in _DOTS_THAT_MEAN_SOMETHING):
             yield Gap(where.start, where.stop)
     for match in _MISSING.finditer(text, selection.start, selection.stop):
-        is_error = text[match.end()] == "," or text[match.start() - 1] == "="
+        is_error = root.has_error and (text[match.end()] == "," or text[match.start() - 1] == "=")
         is_call = is_error or any(match.start() > call.start and match.end() < call.stop for call in calls)
         if is_call and not any(match.start() in known for known in texts):
             yield Gap(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())

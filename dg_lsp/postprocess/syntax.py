@@ -346,6 +346,7 @@ MAX_ERRORS = 40  # a text with more is in no known state: the inside of a string
 NEAR = 10  # lines around a gap in which an error is evidence against the fill
 MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
+_OPEN_TAG = re.compile(r"(?<![\w)])<([\w.:-]*)(?:\s[^<>]*[^<>/=])?>$")
 _BLOCK = re.compile("block|body|compound")  # part of the names that grammars give to the node of a block
 _NO_EFFECT = frozenset(("pass_statement", "empty_statement", "ellipsis", "string", "concatenated_string"))
 
@@ -548,6 +549,8 @@ class Surroundings:
         endings = [ending.replace("{indentation}", indentation_of(line)) for ending in self.language.endings]
         if is_line:
             endings += (f"\n{indentation_of(line)}{end}" for end in self.language.block_ends)
+        if tag := _OPEN_TAG.search(line):
+            endings += [f"</{tag[1]}>{ending}" for ending in endings]
         closers = part.unclosed(fill)
         texts = [line + ending + unclosed for unclosed in dict.fromkeys(("", closers)) for ending in endings]
         return any(self._is_valid(text if alone else part.without_line().text(text)) for text in texts)

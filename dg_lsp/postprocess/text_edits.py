@@ -15,9 +15,8 @@ from functools import lru_cache
 
 from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
-from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance
+from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance, without_long_strings
 
-NUM_LOOPS = 3  # equal consecutive lines that count as a loop
 MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
 MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
 MIN_COPIED = 16  # the same for a line whose following lines differ: many methods end with `return False`
@@ -48,22 +47,24 @@ def cut_lines(text: str, max_lines: int | None) -> str:
 
 
 def cut_loops(text: str, language: Language = PLAIN) -> str:
-    """`text` up to the first of `NUM_LOOPS` equal consecutive lines; elements and markup, if nothing else follows."""
+    """`text` up to the first of three equal consecutive lines; elements and markup, if nothing else follows."""
     lines = text.split("\n")
-    for i in range(len(lines) - NUM_LOOPS + 1):
+    for i in range(len(lines) - 2):
         line = lines[i].strip()
-        if any(map(str.isalnum, line)) and len({repeated.strip() for repeated in lines[i : i + NUM_LOOPS]}) == 1:
-            is_end = all(line.startswith(following.strip()) for following in lines[i + NUM_LOOPS :])
+        # the first one may lack its indentation; ends of nested blocks have less and less of it
+        is_loop = lines[i + 1].strip() == line and lines[i + 1] == lines[i + 2]
+        if is_loop and any(map(str.isalnum, line)):
+            is_end = all(line.startswith(following.strip()) for following in lines[i + 3 :])
             may_repeat = language.has_tags or line.endswith(",")
             return text if may_repeat and not is_end else "\n".join(lines[: i + 1])
     return text
 
 
 def is_repetitive(text: str) -> bool:
-    """True if a piece of a line that contains a letter occurs five times in a row."""
+    """True if a piece of a line that contains a word of two letters occurs five times in a row."""
     lines = (line for line in text.split("\n") if len(line) >= 5 * MIN_LOOP)
     pieces = (match[1] for line in lines for match in _loop(min(MAX_LOOP, len(line) // 5)).finditer(line))
-    return any(any(map(str.isalpha, piece)) for piece in pieces)
+    return any(re.search(r"[^\W\d_]{2}", piece) for piece in pieces)
 
 
 @lru_cache(None)
@@ -86,12 +87,12 @@ def drop_leading_blanks(fill: str, cursor: Cursor, language: Language = PLAIN) -
         return fill
     if prefix[-1] == ".":
         is_prose = language.landmark is None or prefix.lstrip().startswith((language.comment or "\n", "*", "/*"))
-        return fill if is_prose else fill.lstrip(" ")
+        return fill if is_prose or fill[1:2].isupper() or prefix[-2:-1] in ". " else fill.lstrip(" ")
     if prefix[-1] in OPENERS and fill[:1] == " " and fill[1:2].strip():
-        surroundings = "\n".join((*cursor.above, prefix[:-1], cursor.line_rest, *cursor.below))
-        num_blanks = surroundings.count(prefix[-1] + " ")
-        num = surroundings.count(prefix[-1])
-        return fill if 2 * num_blanks > num else fill.lstrip(" ")
+        opener = prefix[len(prefix.rstrip("([{")) :]
+        surroundings = "\n".join((*cursor.above, prefix.removesuffix(opener), cursor.line_rest, *cursor.below))
+        following = re.findall(rf"(?<![(\[{{]){re.escape(opener)}([^\n(\[{{])", surroundings)
+        return fill if 2 * following.count(" ") >= len(following) else fill.lstrip(" ")
     return fill.lstrip(" ")
 
 
@@ -145,8 +146,11 @@ def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     has_scopes = bool(language.indents) or language.block_end is not None
     if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
+    whole = "\n".join((*cursor.above, cursor.line_prefix + fill))
+    code = without_long_strings(whole, language)[0].split("\n")[-len(lines) :]
     for i in range(2, len(lines)):
-        if lines[i].strip() and not depth_of(lines[i]) and not lines[i - 1].strip():
+        is_free = language.has_macros and re.match(r"#|\w+:$", code[i])  # a directive or a label
+        if code[i].strip() and not depth_of(code[i]) and not lines[i - 1].strip() and not is_free:
             return "\n".join(lines[:i]).rstrip()
     return fill
 
@@ -228,22 +232,30 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     if not rest.strip():
         return fill
 
+    typed = "\n".join((*cursor.above, cursor.line_prefix))
+
     def num_unmatched(text: str) -> int:
-        return balance(cursor.line_prefix + text + rest, language).num_unmatched
+        return balance(typed + text + rest, language).num_unmatched
 
     before, num_typed = num_unmatched(fill), num_unmatched("")
     for body in dict.fromkeys((fill, fill.rstrip())):
         for size in range(min(len(rest), len(body)), 0, -1):
-            if body.endswith(rest[:size]):
-                after = num_unmatched(body[:-size])
-                if after < before or (after == before and _is_repeat(body[:-size], rest, size)):
-                    return body[:-size]
+            kept = body[:-size]
+            if body.endswith(rest[:size]) and _num_alone(kept, language) <= _num_alone(body, language):
+                after = num_unmatched(kept)
+                if after < before or (after == before and _is_repeat(kept, rest, size)):
+                    return kept
     for at in range(1, len(fill)):
         if fill.startswith(rest, at):
             is_remark = bool(language.comment) and fill[at + len(rest) :].lstrip().startswith(language.comment)
             if is_remark or num_unmatched(fill[:at]) < min(before, num_typed + 1):
                 return fill[:at]
     return fill
+
+
+def _num_alone(text: str, language: Language) -> int:
+    """How many brackets and quotes of a text have no partner in it, those of types and tags included."""
+    return balance(text, language).num_unmatched + abs(text.count("<") - text.count(">"))
 
 
 def _is_repeat(body: str, rest: str, size: int) -> bool:
@@ -257,6 +269,8 @@ def _is_repeat(body: str, rest: str, size: int) -> bool:
     return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
 
 
+_EXPRESSION = re.compile(r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*\})*\}")
+"""What a template puts into a tag or a text: `{{ a }}`, `{% if a %}`, `{() => f()}`."""
 _TAG = re.compile(
     r"""<(?:!--.*?-->|[!?%][^>]*>|/[\w:.-]+\s*>"""
     r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?|\{\{.*?\}\}))*\s*/?>)""",
@@ -264,22 +278,26 @@ _TAG = re.compile(
 )
 
 
-def breaks_tags(fill: str, cursor: Cursor) -> bool:
-    """True if a tag that the fill begins or continues is malformed, or ends without a beginning. Not inside scripts."""
+def breaks_tags(fill: str, cursor: Cursor, before: str) -> bool:
+    """True if a tag that the fill begins or continues is malformed, or ends without a beginning.
+
+    False inside scripts, which begin in the text `before` the cursor.
+    """
     above, below = "\n".join((*cursor.above, cursor.line_prefix)), "\n".join(cursor.below)
-    is_inside = any(above.rfind("<" + name) > above.rfind("</" + name) for name in ("script", "style", "pre"))
+    is_inside = any(before.rfind("<" + name) > before.rfind("</" + name) for name in ("script", "style", "pre"))
     if is_inside or above.rfind("<!") > above.rfind(">") or re.search(r"<(?:script|style|pre|[!?%])", fill):
         return False
     opening = above.rfind("<")
     head = above[opening:] if opening > above.rfind(">") else ""
-    text = _TAG.sub(" ", head + fill + (cursor.line_rest if "\n" not in fill else ""))
+    text = head + fill + (cursor.line_rest if "\n" not in fill else "")
+    text = _TAG.sub(" ", _EXPRESSION.sub(lambda found: " " if found[0][1] == "%" else "x", text))
     at = text.rfind("<")
-    if at >= 0 and re.fullmatch(r"</?[\w:.-]*(?:\s[^<>]*)?", text[at:]):
+    if at >= 0 and re.fullmatch(r"</?(?:[\w:.-]+(?:\s[^<>]*)?)?", text[at:]):
         # the last tag is unfinished: the lines below must end it
         end = below.find(">")
         following = below.find("<")
         if end < 0 or 0 <= following < end:
-            return bool(below.strip())
+            return bool(below.strip()) and "\n" not in head  # attributes on lines of their own may follow
         text = text[:at]
     return re.search(r"<[/\w\"']|[\w\"'/]>", text) is not None
 

@@ -77,7 +77,8 @@ _LICENCE = re.compile(
     re.IGNORECASE,
 )
 _SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
-_PHRASE = re.compile(r"\b([^\W\d_]+(?: [^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
+_PHRASE = re.compile(r"\b([^\W\d_]+(?: (?!(?i:and|or)\b)[^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
+"""Words that occur twice, or one that occurs three times. Conditions repeat theirs before each `and`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,8 @@ def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
 def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, style: TextStyle) -> str | Rejection:
     """The part of a fill that breaks no tag, adds no syntax error, and leaves no block below without its header."""
     language = language_of(snapshot.language)
-    if language.has_tags and text_edits.breaks_tags(joined, cursor):
+    before = snapshot.text[max(0, offset - MAX_PARSED) : offset]
+    if language.has_tags and text_edits.breaks_tags(joined, cursor, before):
         return Rejection(Reason.SYNTAX_ERROR, joined)
     may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
     if may_have_elements and text_edits.closes_wrongly(joined, cursor):
@@ -233,7 +235,8 @@ def judge_rewrite(
         style.to_model(part) for part in (snapshot.text[start:end], snapshot.text[:start], snapshot.text[end:])
     )
     text = text_edits.without_surroundings(text_edits.expand_indentation(text), old, above, below)
-    if text_edits.is_repetitive(text) or text_edits.cut_loops(text) != text:
+    loops = [text_edits.is_repetitive(part) or text_edits.cut_loops(part) != part for part in (text, old)]
+    if loops == [True, False]:
         return Rejection(Reason.REPEATS_ITSELF, text)
     shaped = _with_end_of(old, text_edits.deepen(text, old))
     if shaped == old:
@@ -319,7 +322,8 @@ def _fault_of(fill: str, cursor: Cursor, language: Language) -> Reason | None:
     before = cursor.line_prefix.rstrip() or cursor.line_above.rstrip()
     if before.endswith(OPENERS) and all(char in ")]} \n" for char in fill):
         return Reason.CLOSERS
-    return Reason.REPEATS_ITSELF if any(map(_PHRASE.search, completed)) or _repeats_lines(fill) else None
+    is_phrase = any(map(_PHRASE.search, completed)) and not _PHRASE.search(cursor.line_prefix)
+    return Reason.REPEATS_ITSELF if is_phrase or _repeats_lines(fill) else None
 
 
 def _leaves_block_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
@@ -402,7 +406,7 @@ def keep_parsing(
     if len(text) > MAX_PARSED:
         return fill
     lines = fill.split("\n")
-    versions = ["\n".join(lines[:num]).rstrip() for num in range(len(lines), 0, -1)]
+    versions = [fill, *("\n".join(lines[:num]).rstrip() for num in range(len(lines) - 1, 0, -1))]
     for version in versions[: MAX_SHORTER + 1]:
         begun = before + shown(version)
         if version.strip() and (

@@ -34,6 +34,14 @@ def test_placeholders_of_python_are_found(text, placeholders):
     assert gaps_of(text) == placeholders
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [("while IFS=, read -r a; do\n  b\ndone\n", "shellscript"), ("const [a, , b] = c;\n", "javascript")],
+)
+def test_an_element_that_may_be_left_out_is_no_placeholder(text, language):
+    assert gaps_of(text, language) == []
+
+
 def test_only_placeholders_inside_the_selection_count():
     text = "a = ...\nb = ...\nc = ...\n"
     assert len(gaps_of(text)) == 3

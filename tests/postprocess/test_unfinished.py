@@ -1,4 +1,4 @@
-"""Files that are being written: blocks above the cursor are open, and the fill need not close them."""
+"""Files that are being written: blocks above the cursor are open, lines are half typed, and editors close brackets."""
 
 import pytest
 
@@ -10,8 +10,8 @@ JAVA = "package a;\n\npublic class Store {\n    private final List<String> items
 CLASS = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
 
 
-@pytest.mark.parametrize(("language", "marked", "fill"), cases("unfinished_files", "fill"))
-def test_a_fill_of_an_unfinished_file_is_kept(language, marked, fill):
+@pytest.mark.parametrize(("language", "marked", "fill"), cases("unfinished_files", "fill") + cases("positions", "fill"))
+def test_a_right_fill_is_kept(language, marked, fill):
     assert judged(marked, fill, language) == Candidate(fill, -0.5)
 
 
