@@ -5,11 +5,12 @@ types them, and any of the remaining ones is right. The proposal is that of the 
 editor shows it. The method is that of `docs/benchmarks.md`.
 """
 
+import os
 import random
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate
@@ -93,7 +94,9 @@ class NextEditCase:
         return max((SequenceMatcher(None, line, text, autojunk=False).ratio() for text in texts), default=0.0)
 
 
-def cut_history(repository: Path, num: int, seed: int = 0) -> Iterator[FileChange]:
+def cut_history(
+    repository: Path, num: int, seed: int = 0, is_excluded: Callable[[Snapshot], bool] = lambda _: False
+) -> Iterator[FileChange]:
     """At most `num` changes of files in languages with a grammar, of commits drawn at random.
 
     Raises:
@@ -107,9 +110,10 @@ def cut_history(repository: Path, num: int, seed: int = 0) -> Iterator[FileChang
             if not language_of(language).grammar:
                 continue
             change = _file_change(repository, commit, path, language)
-            if change is not None:
-                yield change
-                num -= 1
+            if change is None or is_excluded(Snapshot((repository.resolve() / path).as_uri(), change.text, language)):
+                continue
+            yield change
+            num -= 1
             if not num:
                 return
 
@@ -144,10 +148,11 @@ def typed(history: EditHistory, lines: LineIndex, edit: Change) -> LineIndex:
 
 
 def _git(repository: Path, *arguments: str) -> str | None:
-    """What git prints; None for text that is not UTF-8."""
-    command = ["git", "-C", str(repository), *arguments]
+    """What git prints; None for text that is not UTF-8. The repository's settings name no program that is run."""
+    command = ["git", "-C", str(repository), "-c", "log.showSignature=false", *arguments]
     try:
-        output = subprocess.run(command, capture_output=True, check=True).stdout
+        environment = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # what a partial clone lacks is not fetched
+        output = subprocess.run(command, capture_output=True, check=True, env=environment).stdout
     except FileNotFoundError as error:
         raise InputFileError("git is not installed: histories are read with it") from error
     except subprocess.CalledProcessError as error:

@@ -246,6 +246,7 @@ class EngineCompleter:
             attempt = attempt_for(case, self.contender, decoder, "", latency_ms, CANCELLED)
             num_steps = None if self._is_remote else num
             return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
+        result = replace(result, hidden=())  # which an editor does not display
         attempt = attempt_of(result, case, self.contender, self._free_ms - at_ms, is_remote=self._is_remote)
         return replace(attempt, model_ms=spent_ms)
 

@@ -191,12 +191,13 @@ def next_edit(
     as_json: Json = False,
 ) -> int:
     """Propose the next edits of a history: how often they are shown, right, and how fast."""
-    settings = configure({"model": {"name": model}} if model else {})
+    settings = configure(ModelOptions(model=model).tree)
+    exclusion = Exclusion(settings.privacy, [repository.resolve().as_uri()])
     with ExitStack() as stack:
         engine = stack.enter_context(closing(open_engine(settings))) if model else None
         outcomes = [
             measure(case, change.language, engine)
-            for change in cut_history(repository, num, seed)
+            for change in cut_history(repository, num, seed, exclusion.is_excluded)
             for case in cases_of(change)
         ]
     if not outcomes:

@@ -15,9 +15,10 @@ BEFORE = "import a\n\nx = load(1)\ny = 2\nz = load(3)\nprint(x)\n"
 AFTER = "import a\n\nx = read(1)\ny = 2\nz = read(3)\nprint(x, z)\n"
 
 
-def git(folder, *arguments):
+def git(folder, *arguments, text=None):
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True)
+    command = ["git", *identity, "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, input=text, text=True).stdout
 
 
 @pytest.fixture
@@ -89,6 +90,34 @@ def test_a_folder_without_such_a_history_is_refused(repository, tmp_path_factory
     for folder, problem in ((tmp_path_factory.mktemp("empty"), "git cannot read"), (repository, "no commit of")):
         assert run(["bench", "next-edit", str(folder)]) == 2
         assert problem in capsys.readouterr().err
+
+
+def test_a_repository_names_no_program_that_is_run(repository, tmp_path_factory, capsys):
+    """Neither to check a signature nor to fetch what a partial clone lacks."""
+    program = tmp_path_factory.mktemp("trap") / "program"
+    program.write_text('#!/bin/sh\ntouch "$0.ran"\n')
+    program.chmod(0o755)
+    head, message = git(repository, "cat-file", "commit", "HEAD").split("\n\n", 1)
+    signed = f"{head}\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n -----END PGP SIGNATURE-----\n\n{message}"
+    commit = git(repository, "hash-object", "-t", "commit", "-w", "--stdin", text=signed).strip()
+    blob = git(repository, "rev-parse", f"{commit}:code.py").strip()
+    git(repository, "update-ref", "HEAD", commit)
+    settings = {"log.showSignature": "true", "gpg.program": program, "remote.a.uploadpack": program}
+    settings |= {"core.repositoryFormatVersion": 1, "extensions.partialClone": "a"}
+    settings |= {"remote.a.promisor": "true", "remote.a.url": repository}
+    for name, value in settings.items():
+        git(repository, "config", name, str(value))
+    assert len(list(cut_history(repository, 10))) == 1
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    assert run(["bench", "next-edit", str(repository)]) == 2
+    assert "git cannot read" in capsys.readouterr().err
+    assert not program.with_name("program.ran").exists()
+
+
+def test_an_excluded_file_is_left_out(repository):
+    excluded = []
+    assert not list(cut_history(repository, 10, is_excluded=lambda snapshot: not excluded.append(snapshot.uri)))
+    assert excluded == [(repository / "code.py").as_uri()]
 
 
 def test_a_proposal_that_takes_an_edit_back_or_breaks_the_file_is_counted(repository, monkeypatch):

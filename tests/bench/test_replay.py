@@ -5,7 +5,7 @@ the model takes 1, and an item is accepted after 12.
 """
 
 import pytest
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.replay import (
@@ -23,10 +23,8 @@ from dg_lsp.bench.replay import (
     summarize_replay,
     typing_task,
 )
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import DecoderName, FillRequest
 from dg_lsp.errors import UsageError
-from dg_lsp.settings import CompletionSettings
 
 TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
@@ -54,15 +52,15 @@ class TickingDenoiser(ScriptedDenoiser):
         return super().predict(*args, **kwargs)
 
 
-def completer_of(fill, tokens_per_step=64):
+def completer_of(fill, tokens_per_step=64, **settings):
     clock = Clock()
     denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
-    settings = CompletionSettings(deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value)
-    return EngineCompleter(LocalEngine(denoiser, denoiser.tokenizer, settings), clock), denoiser
+    engine = engine_for(denoiser, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value, **settings)
+    return EngineCompleter(engine, clock), denoiser
 
 
-def typed(text, fill, *, tokens_per_step=64):
-    completer, _ = completer_of(fill, tokens_per_step)
+def typed(text, fill, *, tokens_per_step=64, **settings):
+    completer, _ = completer_of(fill, tokens_per_step, **settings)
     events = list(Replay([TypingTask("a.py", "python", "", text, "")], TYPING).run(completer))
     return events, summarize_replay(events)
 
@@ -111,6 +109,11 @@ def test_the_request_after_an_acceptance_has_no_debounce():
 def test_one_character_is_not_worth_a_key_press():
     _, summary = typed("ab\ncd", at(a="b"))
     assert (summary["num_displayed"], summary["acceptance_rate"]) == (1, 0)
+
+
+def test_what_an_editor_hides_is_not_displayed():
+    _, summary = typed("ab\ncd", at(a="b"), min_confidence=1.0)
+    assert summary["num_displayed"] == 0
 
 
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
