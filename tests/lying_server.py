@@ -44,7 +44,7 @@ class LyingServer:
         with suppress(OSError):
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_side=True)
-            request = _request(connection)
+            request = read_request(connection)
             if not request:
                 return
             is_get = request.startswith(b"GET ")
@@ -59,7 +59,7 @@ class LyingServer:
             connection.close()
 
 
-def _request(connection):
+def read_request(connection):
     data = b""
     while not (end := data.find(b"\r\n\r\n") + 4) > 3:
         if not (chunk := connection.recv(65536)):

@@ -356,7 +356,7 @@ def _chat_task(
         None,
         deadline=deadline,
         may_repeat=request.is_raw or request.ignores_end,
-        stops=request.stops,
+        stops=() if spec.is_thinking else request.stops,  # one may occur in the thought; the answer is cut later
         is_stopped=request.is_stopped,
         max_length=max_length,
     )

@@ -110,7 +110,7 @@ class RemoteEngine(Engine):
         messages = tuple((turn.role.value, turn.text) for turn in request.turns)
         query = replace(query, messages=messages, stops=request.stops)
         answer = yield from watch.relay(self._stream(query, limits))
-        verdict = Candidate(answer.text, 0.0) if answer.text else Rejection(Reason.UNFINISHED)
+        verdict = Candidate(answer.text, 0.0) if answer.text or answer.is_finished else Rejection(Reason.UNFINISHED)
         return self._result(answer, *rank([verdict]), watch, limits)
 
     @override

@@ -201,7 +201,7 @@ class OpenAiAnswer(Answer):
             for index, completion in enumerate(completions)
         ]
         kind = "chat.completion" if self._is_chat else "text_completion"
-        fields = {**self._fields, "object": kind, "model": result.model}
+        fields = {**self._fields, "object": kind, "model": result.model or self._fields["model"]}
         return {**fields, "choices": choices, "usage": _usage(result), **costs(result)}
 
     @override

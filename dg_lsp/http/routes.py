@@ -102,7 +102,7 @@ async def openai_completions(body: CompletionBody, service: RequestService, http
     if body.num_candidates > 1:
         raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
     num_tokens = body.max_tokens if "max_tokens" in body.model_fields_set else _DEFAULT_MAX_TOKENS
-    request = _text_request(body, num_tokens or -1, text=body.prompt)
+    request = _text_request(body, num_tokens, text=body.prompt)
     return _respond(service, http, request, OpenAiAnswer(name, body, is_text=True))
 
 
@@ -157,6 +157,7 @@ async def _edited_region(
     snapshot = service.snapshot(text, gap.language or PLAIN_TEXT, gap.path, gap.client)
     edits = parse_edit_history(body.messages[-1].text, text, gap.path)
     request = NextEditRequest(snapshot, LineIndex.of(text), edits, len(gap.prefix))
+    request = replace(request, deadline_ms=body.deadline_ms or request.deadline_ms)
     proposals = await service.next_edits(request, region, http)
     if not proposals and service.models.edit_source is None:
         return None

@@ -33,7 +33,6 @@ from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import OnFrame, Scheduler
-from dg_lsp.errors import DgLspError
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
@@ -44,7 +43,7 @@ REASON = "dg-lsp-reason"
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Result = TypeVar("Result")
-ResultFuture = asyncio.Future[FillResult]
+Finished = TypeVar("Finished", FillResult, NextEditResult)
 
 
 def language_header(spec: ModelSpec) -> dict[str, str]:
@@ -71,7 +70,7 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
 
 def eligibility(path: str, text: str, language: str, settings: Settings) -> Eligibility:
     """Whether the settings allow a file of the client's machine; `path` is not looked up on this one."""
-    snapshot = Snapshot(f"client:///{quote(path.lstrip('/'))}", text, language)
+    snapshot = Snapshot("client:///" + quote(path.replace("\\", "/").lstrip("/")), text, language)
     return Eligibility.of_document(snapshot, Exclusion(settings.privacy))
 
 
@@ -216,7 +215,7 @@ class Service:
                 yield frame
         finally:
             self._cancel(outcome)
-        result = self._result(request, outcome)
+        result = self._result(outcome, may_be_unfinished=request.max_tokens == 0)
         if result.reason:
             http.state.headers[REASON] = result.reason.value
         yield result
@@ -237,11 +236,10 @@ class Service:
                 return None
             outcome = self._start(request, http)
             try:
-                return await outcome
-            except DgLspError as error:
-                raise ApiError.of(error) from error
+                await asyncio.wait([outcome])
             finally:
                 self._cancel(outcome)
+            return self._result(outcome)
 
         def inside(proposals: Sequence[Proposal]) -> Sequence[Proposal]:
             return [edit for edit in proposals if region.start <= edit.start and edit.end <= region.stop]
@@ -285,7 +283,7 @@ class Service:
         if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
             asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
 
-    def _result(self, request: FillRequest | ChatRequest, outcome: ResultFuture) -> FillResult:
+    def _result(self, outcome: asyncio.Future[Finished], *, may_be_unfinished: bool = False) -> Finished:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")
@@ -293,7 +291,7 @@ class Service:
         if error := outcome.exception():
             raise ApiError.of(error)
         result = outcome.result()
-        if result.is_unfinished and request.max_tokens != 0:
+        if result.is_unfinished and not may_be_unfinished:
             raise ApiError(504, "nothing was finished at the deadline; try again, or allow more time")
         return result
 

@@ -186,6 +186,8 @@ def test_a_chat_sends_its_messages_and_needs_the_chat_api():
     assert result.text == "hello"
     assert time.monotonic() < model.deadline < math.inf
     assert model.queries[0].messages == (("user", "hi"),)
+    silent = FakeModel(RemoteAnswer(("",), is_finished=True), is_chat=True)
+    assert not drain(RemoteEngine(silent, CompletionSettings()).chat(request, deadline=math.inf)).is_unfinished
     with pytest.raises(ModelUnsupportedError, match=r"remote\.api"):
         drain(RemoteEngine(FakeModel(), CompletionSettings()).chat(request, deadline=math.inf))
 

@@ -26,6 +26,7 @@ ENDINGS = {
     "openai-text-default": ("/v1/completions", STORY, {"prompt": "Once upon"}, STORY[9:25], "length"),
     "openai-text-end": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": 500}, STORY[9:], "stop"),
     "openai-text-no-limit": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": -1}, STORY[9:], "stop"),
+    "openai-text-none": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": 0}, "", "length"),
     "openai-text-line": ("/v1/completions", STORY, {"prompt": "Once upon", "stop": "\n"}, " = a time (", "stop"),
     # an end token after the limit is not the end of the text
     "text-just-too-long": ("/completion", "whole", {"prompt": "a", "n_predict": 4}, "whol", "limit"),

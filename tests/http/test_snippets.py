@@ -32,12 +32,18 @@ def test_the_newest_snippet_is_last_and_paths_are_short(prefix_of):
     assert prefix_of(EXTRA, enabled="never") == "x = "
 
 
-@pytest.mark.parametrize("name", ["a\\.env", "/home/me/.ssh/config.py", "prod.env"])
-def test_an_excluded_file_is_not_completed(start, name):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((name, "usually contain secrets") for name in ("a\\.env", "/home/me/.ssh/config.py", "prod.env")),
+        ("C:\\me\\private\\a.py", "a pattern of the settings"),
+    ],
+)
+def test_an_excluded_file_is_not_completed(start, name, reason):
     def fill(prefix, suffix):
         raise AssertionError(prefix + suffix)
 
-    client = start(ScriptedDenoiser(fill))
+    client = start(ScriptedDenoiser(fill), privacy={"exclude_patterns": ["private/"]})
     template = (
         f"<|current_file_content|>\ncurrent_file_path: {name}\n<|code_to_edit|>\na = <|cursor|>\n<|/code_to_edit|>"
     )
@@ -46,7 +52,7 @@ def test_an_excluded_file_is_not_completed(start, name):
     for path, body in (("/v1/completions", tabby), ("/v1/edit/completions", edit)):
         reply = client.post(path, body)
         assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
-        assert "usually contain secrets" in reply.error["message"]
+        assert reason in reply.error["message"]
 
 
 def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):

@@ -291,7 +291,8 @@ class RemoteModel:
                     async for event in events:
                         builder.add(event)
                         if builder.is_complete:
-                            return  # only counts may follow
+                            await _exhaust(events)  # only counts may follow
+                            return
             if not builder.has_text:
                 raise RemoteError("ends the response without an answer")
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
@@ -326,6 +327,7 @@ class RemoteModel:
                 async for event in events:
                     data = event.data.strip()
                     if data == "[DONE]":
+                        await _exhaust(events)
                         return
                     if data:
                         yield data
@@ -356,6 +358,14 @@ class RemoteModel:
             tree["model"] = self._settings.model
         # JSON escapes a lone surrogate, which UTF-8 cannot encode
         return json.dumps({**tree, **self._extra}, separators=(",", ":")).encode()
+
+
+async def _exhaust(events: AsyncIterator[str]) -> None:
+    """Reads the end of a response, so that its connection stays open for the next query; one that goes on is closed."""
+    with suppress(TimeoutError, RemoteError, httpx2.HTTPError):
+        async with asyncio.timeout(HEARTBEAT):
+            async for _ in events:
+                pass
 
 
 async def _checked_chunks(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerator[bytes, None]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
-from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, reply, silent
+from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, read_request, reply, silent
 from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote import client
@@ -210,6 +210,21 @@ def test_complete_answer_is_returned_before_the_response_ends(serve, model_of):
     server = serve(answer)
     assert last_answer(model_of(server.url), QUERY).is_finished
     assert server.left.wait(30)
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"], ids=["", "done"])
+def test_a_connection_serves_the_next_query(serve, model_of, end):
+    response = chunked(WHOLE + end).replace(b"Connection: close\r\n", b"")
+
+    def answer(_server, connection):
+        connection.sendall(response)
+        if read_request(connection):
+            connection.sendall(response)
+
+    server = serve(answer)
+    model = model_of(server.url)
+    assert [last_answer(model, QUERY).texts for _ in range(2)] == [("w * h",), ("w * h",)]
+    assert len(server.requests) == 1, "the second query had a connection of its own"
 
 
 @pytest.mark.parametrize("tls", [None, "localhost.pem"])
