@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import CHARS_PER_TOKEN
-from dg_lsp.engine.request import NO_TIME, FillRequest, FillResult, Priority
+from dg_lsp.engine.request import NO_TIME, Ending, FillRequest, FillResult
 from dg_lsp.postprocess.validate import Candidate
 
 CAPACITY = 128  # fills of all documents together; the oldest go first
@@ -22,7 +22,7 @@ class _Entry:
     before: str
     after: str
     num_candidates: int
-    priority: Priority  # what the user requested was checked more strictly
+    is_requested: bool  # then it was checked more strictly
     result: FillResult
 
 
@@ -45,7 +45,7 @@ class CompletionCache:
             before=text[max(0, offset - CONTEXT_CHARS) : offset],
             after=text[offset : offset + CONTEXT_CHARS],
             num_candidates=request.num_candidates,
-            priority=request.priority,
+            is_requested=request.is_requested,
             result=result,
         )
         with self._lock:
@@ -63,8 +63,10 @@ class CompletionCache:
         for entry in reversed(entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
-            if request.priority is Priority.INVOKED and entry.priority is not Priority.INVOKED:
+            if request.is_requested and not entry.is_requested:
                 continue
+            if request.deadline_ms is not None and entry.result.ending is Ending.DEADLINE:
+                continue  # it may have more time than the one that was cut
             if rests := _rests(entry, request.snapshot, request.offset):
                 known = replace(
                     entry.result,

@@ -206,7 +206,7 @@ def changes_of(edit: Edit) -> list[TokenChange]:
             new=tuple(added),
             left=tuple([*before, *new_words[:new_start]][-CONTEXT:]),
             right=tuple([*old_words[old_end:], *after][:CONTEXT]),
-            text=edit.new[start:end],
+            text=edit.new[start:end].rstrip("\r"),
         )
         changes.append(change)
     return changes
@@ -257,7 +257,7 @@ def _matches(text: str, change: TokenChange) -> Iterator[re.Match[str]]:
         if not change.left or not change.right or change.left[-1] == "\n":
             return
         left, right = _spelled(change.left[-1:]), _spelled(change.right[:1])
-        pattern = f"(?<={left}){_BLANKS}{pattern}{_BLANKS}(?={right})"
+        pattern = f"(?<={left}){_BLANKS}{pattern}{_BLANKS}(?=\r?{right})"
     for match in re.finditer(pattern, text):
         start = match.start()
         # the name before is not a part of the expression, because a search for a literal is faster

@@ -287,6 +287,11 @@ class FillRequest(DocumentRequest[FillResult]):
         """Offset at which a fill is over, whatever follows; None if it is not. See `gap_end`."""
         return gap_end(fill, self.cursor, language_of(self.snapshot.language)) if self.is_gap else None
 
+    @property
+    def is_requested(self) -> bool:
+        """The user has requested it, and did not only type, or will: several candidates are computed in advance."""
+        return self.priority is Priority.INVOKED or self.num_candidates > 1
+
     def judge(self, fill: bytes, score: float) -> Verdict:
         """See `postprocess.validate.judge`."""
         return judge(
@@ -296,7 +301,7 @@ class FillRequest(DocumentRequest[FillResult]):
             cursor=self.cursor,
             max_lines=self.line_limit,
             score=score,
-            must_parse=self.priority is Priority.INVOKED,  # a rewrite is checked as a whole
+            must_parse=self.is_requested,  # a rewrite is checked as a whole
             is_gap=self.is_gap,
         )
 

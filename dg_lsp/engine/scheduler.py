@@ -248,7 +248,7 @@ class Scheduler:
         with self._changed:
             active = [] if self._active is None else [self._active]
             is_needed = any(not isinstance(job.request, IdleRequest) for job in (*active, *self._queue.jobs))
-            if self._is_closed or is_needed or not warm_up.settings.speculate:
+            if self._is_closed or self.is_asleep or is_needed or not warm_up.settings.speculate:
                 return
             for job in active:
                 job.future.cancel()
@@ -341,9 +341,11 @@ class Scheduler:
         engine = self._engine
         if engine is None:
             with self._device.opening:
-                if self._is_closed:
+                if not self._is_closed:
+                    engine = self._engine = self._open_engine()
+                if engine is None or self._is_closed:
+                    self._close_engine()  # before another model counts the free memory
                     raise BackendError("the model was closed before it was opened")
-                engine = self._engine = self._open_engine()
         if settings is not None and settings != engine.settings:
             engine = self._engine = engine.configured(settings)
         return engine

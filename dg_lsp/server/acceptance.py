@@ -138,7 +138,7 @@ class Acceptance:
     def answer(self, followed: Followed, items: Sequence[str], model: str) -> list[str]:
         """Registers the items that are about to be sent to the client; returns their names."""
         document = self._documents.get(followed.uri)
-        if document is None:
+        if document is None or followed.id not in self._followed:  # its document was closed meanwhile
             self.drop(followed, Verdict.CANCELLED)
             return [self.offer() for _ in items]
         text = document.lines.text
@@ -214,9 +214,8 @@ class Acceptance:
 
     def close(self, uri: str | None = None) -> None:
         """Ends the requests of a document that is about to be closed, or of all; nothing of its text is kept."""
-        for request in [*self._followed.values()]:
-            if uri in (None, request.uri):
-                self._settle(request)
+        for request in [request for request in self._followed.values() if uri in (None, request.uri)]:
+            self.drop(request, Verdict.CANCELLED) if not request.is_answered else self._settle(request)
 
     def _settle(self, request: Followed) -> None:
         """Ends one request, and forgets its text. A request without an answer is ended by `drop`."""

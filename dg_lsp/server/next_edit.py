@@ -35,6 +35,7 @@ class _Past:
     dismissed: deque[LineChange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     """What the user saw and did not want, or took back."""
     running: asyncio.Future[NextEdits] | None = None  # the work on the present text
+    offset: int | None = None  # of the cursor in the present text, if a request had it
 
     def select(self, lines: LineIndex, is_requested: bool, proposals: Sequence[Proposal]) -> Sequence[Proposal]:
         """The proposals that the user has not dismissed; on request all of them, if no others are left."""
@@ -82,12 +83,15 @@ class NextEditProvider:
             lines = lines.replaced(change.start, change.end, change.text)
         past.offered.clear()
         past.shown.clear()
+        past.offset = None
         if past.running is not None:
             past.running.cancel()
 
     def close(self, uri: str) -> None:
-        """Forgets a document."""
-        self._pasts.pop(uri, None)
+        """Forgets a document, and ends the work on it."""
+        past = self._pasts.pop(uri, None)
+        if past is not None and past.running is not None:
+            past.running.cancel()
 
     def end_pause(self) -> None:
         """The user accepted something or saved a file, so edits may be proposed without a further pause."""
@@ -135,7 +139,8 @@ class NextEditProvider:
         edits = past.history.edits(document.lines, self._clock())
         if not edits:
             return NextEdits(reason="the document was not edited lately")
-        request = NextEditRequest(document.snapshot(), document.lines, tuple(edits), offset)
+        past.offset = past.offset if offset is None else offset
+        request = NextEditRequest(document.snapshot(), document.lines, tuple(edits), past.offset)
         select = partial(past.select, document.lines, is_requested)
         past.running = asyncio.ensure_future(propose(request, self._ask_model, select))
         try:

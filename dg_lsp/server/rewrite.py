@@ -18,6 +18,7 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.exclusion import Cause, local_path
 from dg_lsp.context.gaps import find_gaps
+from dg_lsp.context.languages import opening_of
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.verification import NUM_CANDIDATES, Verification
@@ -218,8 +219,9 @@ async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
     if document.code.is_magic(start):
         raise Refusal(IN_MAGIC.reason)
-    snapshot = ls.documents.snapshot(document)
-    offset = start + snapshot.num_before
+    opening = opening_of(document.lines.text, start, document.code.language)
+    snapshot = ls.documents.snapshot(replace(document, lines=document.lines.replaced(start, start, opening)))
+    offset = start + len(opening) + snapshot.num_before
     request = FillRequest(
         snapshot,
         offset,
@@ -234,7 +236,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         raise Refusal("nothing was changed: the model failed, see the log")
     if not result.candidates:
         raise Refusal(f"nothing was changed: the result {result.problem}")
-    await _apply(ls, document, (Change(start, start, result.text),), "dg-lsp: complete this block")
+    await _apply(ls, document, (Change(start, start, opening + result.text),), "dg-lsp: complete this block")
 
 
 async def _apply_next_edits(ls: Server, argument: Any) -> None:

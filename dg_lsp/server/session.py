@@ -231,7 +231,8 @@ class Server(LanguageServer):
     async def _model_edits(self, request: NextEditRequest) -> NextEditResult | None:
         """See `AskModel`; raises as the model does."""
         scheduler = self._models.edit_source if self._models is not None else None
-        if scheduler is None or not self.eligibility(request.snapshot).is_served:
+        is_other = self._models is not None and scheduler is self._models.rewrite
+        if scheduler is None or not self.eligibility(request.snapshot, of_rewrites=is_other).is_served:
             return None
         snippets = self.snippets(request.snapshot, request.cursor)
         request = replace(request, snippets=snippets, endpoint="dg-lsp.nextEdit")

@@ -114,12 +114,17 @@ def test_progress_can_be_cancelled(editor, steps, name):
     assert (kinds[0], kinds[-1]) == ("begin", "end")
 
 
-def test_a_block_is_inserted_at_the_cursor(editor):
-    client = editor(fill="total = a\nreturn total", text="def f(a):\n    \n")
-    command(client, "dg-lsp.completeBlock", position={"line": 1, "character": 4})
+@pytest.mark.parametrize(
+    ("text", "position", "opening"),
+    [("def f(a):\n    \n", {"line": 1, "character": 4}, ""), ("def f(a):", {"line": 0, "character": 9}, "\n    ")],
+    ids=["in a line", "behind a header"],
+)
+def test_a_block_is_inserted_at_the_cursor(editor, text, position, opening):
+    client = editor(fill="total = a\nreturn total", text=text)
+    command(client, "dg-lsp.completeBlock", position=position)
     [edits] = applied(client)["changes"].values()
-    assert edits[0]["range"]["start"] == edits[0]["range"]["end"] == {"line": 1, "character": 4}
-    assert edits[0]["newText"].startswith("total = a")
+    assert edits[0]["range"]["start"] == edits[0]["range"]["end"] == position
+    assert edits[0]["newText"].startswith(f"{opening}total = a")
 
 
 @pytest.mark.parametrize(

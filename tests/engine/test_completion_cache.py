@@ -4,7 +4,7 @@ import pytest
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
-from dg_lsp.engine.request import FillRequest, FillResult, Priority, Timings
+from dg_lsp.engine.request import Ending, FillRequest, FillResult, Priority, Timings
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 
 
@@ -105,3 +105,12 @@ def test_a_requested_completion_is_not_answered_by_an_automatic_one(cache):
     cache.keep(at("x = ", "\ny = 1\n", priority=Priority.INVOKED), result("foo(baz)"))
     assert texts(cache.find(requested)) == ["oo(baz)"]
     assert texts(cache.find(at("x = f", "\ny = 1\n"))) == ["oo(baz)"]
+    in_advance = at("x = ", "\ny = 1\n", priority=Priority.SPECULATION, num_candidates=3)
+    cache.keep(in_advance, result("foo(qux)"))
+    assert texts(cache.find(requested)) == ["oo(qux)"]
+
+
+def test_a_completion_that_a_deadline_cut_is_no_answer_where_there_is_more_time(cache):
+    cache.keep(at("z = "), replace(result("foo"), ending=Ending.DEADLINE))
+    assert texts(cache.find(at("z = f"))) == ["oo"]
+    assert cache.find(at("z = f", deadline_ms=60_000.0)) is None

@@ -51,6 +51,7 @@ ATTRIBUTES = """\
         ("a = f(x, None)\nb = f(x, None)\n", [(", None", "")], {"b = f(x)"}),
         ("swap(old, old)\nkeep\nswap(old, old)\n", [("old, old", "new, new")], {"swap(new, new)"}),
         ("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}),
+        ("a = get(x)\r\nb = get(x)\r\n", [("get(x)\r", "get(x).run()\r")], {"b = get(x).run()"}),
     ],
     ids=[
         "a rename",
@@ -59,6 +60,7 @@ ATTRIBUTES = """\
         "a removed argument",
         "two places of a line",
         "emoji and CRLF",
+        "the end of a line with CRLF",
     ],
 )
 def test_an_edit_is_repeated(text, edits, expected):

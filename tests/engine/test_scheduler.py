@@ -1,18 +1,20 @@
 """Requests from opening the model to closing it: priorities, replacement, cancellation, deadlines and failures."""
 
 import sys
+import threading
+import time
 from concurrent.futures import CancelledError
 
 import pytest
 from gates import TIMEOUT, Gate, ask, wait_until
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.request import Priority, RewriteRequest
 from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
 from dg_lsp.errors import BackendError, ModelMemoryError
-from dg_lsp.settings import MAX_SECONDS, Settings
+from dg_lsp.settings import MAX_SECONDS, CompletionSettings, Settings
 
 TEXT = "a = old_value_here\n"
 NEW = "new_value_that_is_long"
@@ -89,6 +91,9 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     scheduler = scheduler_of(ScriptedDenoiser("x"), before=before, idle_seconds=0.01)
     assert scheduler.submit(ask()).result(TIMEOUT).text == "x"
     wait_until(lambda: scheduler.is_asleep)
+    with scheduler._changed:  # the model's thread waits
+        scheduler.warm_up(ask(), CompletionSettings(speculate=True))
+        assert not scheduler._queue, "a move of the cursor does not open the model again"
     errors.append(ModelMemoryError("no room"))
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
@@ -105,6 +110,28 @@ def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):
     assert [future.cancelled() for future in futures] == [True, True]
     assert denoiser.is_closed
     assert scheduler.submit(ask()).cancelled()
+
+
+def test_a_model_that_is_closed_while_it_opens_is_freed_before_another_one_is_opened():
+    events = []
+    is_opening, may_go_on = threading.Event(), threading.Event()
+    slow, other = ScriptedDenoiser("x"), ScriptedDenoiser("x")
+    slow.close = lambda: (time.sleep(0.1), events.append("closed"))
+
+    def open_slowly(_settings):
+        is_opening.set()
+        assert may_go_on.wait(TIMEOUT)
+        return engine_for(slow)
+
+    device = SharedDevice()
+    first = Scheduler(open_slowly, Settings(), device)
+    assert is_opening.wait(TIMEOUT)
+    first.close()
+    second = Scheduler(lambda _: events.append("opened") or engine_for(other), Settings(), device)
+    may_go_on.set()
+    assert second.ready.result(TIMEOUT)
+    assert events == ["closed", "opened"]
+    second.close()
 
 
 class BadEnd(ScriptedDenoiser):

@@ -137,6 +137,7 @@ def test_a_closed_document_is_judged_at_once_and_nothing_of_it_is_kept(editor):
     late = editor.server.acceptance.request(URI, 0, 0, is_invoked=False)
     editor.insert(ITEM)
     editor.close()
+    editor.open("sesame")
     editor.server.acceptance.answer(late, ["sesame"], "m")
     assert [outcome.verdict for outcome in editor.outcomes] == ["useful", "cancelled"]
     accept(editor, name)

@@ -170,16 +170,28 @@ def unrepeated(editor):
     return editor
 
 
+def test_a_model_is_asked_again_about_the_same_cursor(unrepeated):
+    """*Apply to all places* names none, and makes the edits that are shown."""
+    unrepeated.model = Mock(side_effect=RequestError(""))
+    document = unrepeated.documents.get(URI)
+    for offset in (3, None):
+        asyncio.run(
+            unrepeated.server.next_edits.propose(document, NextEditSettings(), offset=offset, is_requested=True)
+        )
+    assert [call.args[0].cursor for call in unrepeated.model.call_args_list] == [3, 3]
+
+
 def test_the_error_of_a_model_is_the_reason(unrepeated):
     unrepeated.model = Mock(side_effect=RequestError("the code contains a mark"))
     assert propose(unrepeated).reason == "no recent edit is likely to be repeated elsewhere; the code contains a mark"
 
 
-def test_a_change_ends_the_work_of_the_model(unrepeated):
+@pytest.mark.parametrize("change", [lambda editor: editor.replace("load", "read"), open_again], ids=["edit", "reopen"])
+def test_a_change_ends_the_work_of_the_model(unrepeated, change):
     ended = []
 
     async def wait(_request):
-        unrepeated.replace("load", "read")
+        change(unrepeated)
         try:
             await asyncio.Event().wait()
         finally:

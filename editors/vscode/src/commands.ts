@@ -70,7 +70,7 @@ export function registerCommands(
       const choice = await vscode.window.showQuickPick(STRENGTHS, { title });
       return choice && session.executeAtSelection(REWRITE, { strength: choice.strength });
     },
-    "dg-lsp.completeBlockHere": () => session.executeAtSelection("dg-lsp.completeBlock"),
+    "dg-lsp.completeBlockHere": () => session.executeAtSelection("dg-lsp.completeBlock", { range: undefined }),
     "dg-lsp.toggle": () => (snooze.until === undefined ? toggle() : snooze.set(0)),
     "dg-lsp.snooze": () => snooze.choose(),
     "dg-lsp.restart": start,
