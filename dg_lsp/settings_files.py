@@ -158,7 +158,7 @@ def _read(path: Path, *, is_trusted: bool = False) -> dict[str, Any] | None:
         if len(data) > MAX_BYTES:
             raise SettingsError(f"{path}: longer than {MAX_BYTES:,} bytes")
         is_own = not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o002)
-        return tomllib.loads(data.decode("utf-8")) if is_own or is_trusted else None
+        return tomllib.loads(data.decode("utf-8-sig")) if is_own or is_trusted else None
     except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise SettingsError(f"{path}: {error}") from error
 

@@ -28,8 +28,10 @@ from dg_lsp.cli.options import (
 )
 from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import SourceFile, parse_location
+from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Eligibility
 from dg_lsp.context.gaps import find_gaps
+from dg_lsp.context.languages import opening_of
 from dg_lsp.engine.engine import Engine, Result, drain
 from dg_lsp.engine.request import (
     EngineRequest,
@@ -81,8 +83,7 @@ def fill(
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         return _EditCommand(source, settings, run, file).rewrite(rewrite)
     request = FillRequest(
-        snapshot,
-        source.offset_at(location.first, location.column),
+        *_opened(snapshot, source.offset_at(location.first, location.column)),
         num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
         max_lines=settings.completion.max_lines,
         deadline_ms=run.deadline,
@@ -138,14 +139,18 @@ class _EditCommand:
             completion = self.settings.completion
             while_typing = silence or explain(result.confident(completion.min_confidence), completion, engine)
             self._report_model(engine)
-        edits = [Replacement(request.offset, request.offset, candidate) for candidate in result.candidates]
+        at = request.offset + len(self.source.text) - len(request.snapshot.text)
+        opening = request.snapshot.text[at : request.offset]
+        candidates = tuple(replace(candidate, text=opening + candidate.text) for candidate in result.candidates)
+        result = replace(result, candidates=candidates)
+        edits = [Replacement(at, at, candidate) for candidate in candidates]
         edit, trials = self._apply_best(edits, verification)
         if verification is not None:
             result = result.after_test(edit)
         if self.run.as_json:
             print_json(output.fill_object(result, load_ms) | trials)
         else:
-            self._show_fill(result, edit, request)
+            self._show_fill(result, edit, at)
             if edit is not None and while_typing.outcome is not Visibility.SHOWN:
                 self.file.report(f"while you type, an editor shows nothing here. {while_typing.sentence}")
             self.file.report(output.timing_line(result, load_ms))
@@ -223,10 +228,10 @@ class _EditCommand:
             self.source.replace(edit)
         return edit, trials
 
-    def _show_fill(self, result: FillResult, edit: Replacement | None, request: FillRequest) -> None:
+    def _show_fill(self, result: FillResult, edit: Replacement | None, offset: int) -> None:
         """Prints the best completion as code or as a patch."""
         if not self.file.is_patch:
-            output.show_fill(result, request.snapshot, request.offset, Console(highlight=False))
+            output.show_fill(result, self.source.snapshot(), offset, Console(highlight=False))
         elif edit is not None:
             output.print_patch(self.source.patch(edit))
         if edit is None:
@@ -292,8 +297,8 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
     source = SourceFile.read(location.path)
     settings = configure(model.tree)
     completion = settings.completion
-    offset = source.offset_at(location.first, location.column)
-    request = FillRequest(source.snapshot(), offset, max_lines=completion.max_lines)
+    opened = _opened(source.snapshot(), source.offset_at(location.first, location.column))
+    request = FillRequest(*opened, max_lines=completion.max_lines)
     explanation = _reason_for_silence(request, settings)  # before a model is opened
     if explanation is None:
         with closing(loading.open_engine(settings)) as engine:
@@ -307,6 +312,13 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
         if explanation.text.strip():
             typer.echo(output.for_stream(explanation.text, sys.stdout))
     return 0 if explanation.outcome is Visibility.SHOWN else 1
+
+
+def _opened(snapshot: Snapshot, offset: int) -> tuple[Snapshot, int]:
+    """The buffer and the offset that an editor's request has: behind the header of a block, its body is begun."""
+    opening = opening_of(snapshot.text, offset, snapshot.language)
+    text = snapshot.text[:offset] + opening + snapshot.text[offset:]
+    return replace(snapshot, text=text), offset + len(opening)
 
 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:

@@ -235,7 +235,7 @@ class Pull:
         stages = self.stages
         with map_disk_errors(preset.folder):
             preset.folder.mkdir(parents=True, exist_ok=True)
-            for remnant in preset.folder.glob(".dg-lsp-*"):  # of a process that was killed
+            for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a process that was killed
                 shutil.rmtree(remnant, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
         if not self.is_other_version:

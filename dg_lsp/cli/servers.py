@@ -72,11 +72,12 @@ def _use_daemon(settings: Settings, overrides: Mapping[str, Any], use: DaemonUse
     """Turns this process into a pipe to the daemon; returns where no daemon is wanted, or none can be had.
 
     `auto` uses a daemon that runs, and starts one where the last one crashed or is of another version. A remote server
-    needs no shared model, and a daemon does not learn that settings are incomplete. `settings` are those known before
-    the editor sends its options; `overrides` is the tree of the command line.
+    needs no shared model, a daemon has not the key of this editor for one, and does not learn that settings are
+    incomplete. `settings` are those known before the editor sends its options; `overrides` is the command line's tree.
     """
     daemon_use = use or settings.daemon.use
-    if daemon_use == "never" or settings.is_remote or settings.privacy.is_incomplete:
+    has_key = bool(os.environ.get(settings.remote.key_source))
+    if daemon_use == "never" or settings.is_remote or has_key or settings.privacy.is_incomplete:
         return
     endpoint = Endpoint.of_user()
     if daemon_use == "auto" and not endpoint.all_versions():
@@ -148,7 +149,7 @@ def _read_keys(path: Path | None) -> dict[str, str]:
         key = os.environ.get(KEY_VARIABLE, "").strip()
         return {_ONLY_CLIENT: key} if key else {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise InputFileError(f"{path}: {reason}; give a file with a key") from error

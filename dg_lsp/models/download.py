@@ -27,14 +27,16 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
 _NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors of huggingface_hub on a proxy's page, or the answer of another service."""
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EFBIG, errno.EROFS, errno.EIO)
 _OTHER_FOLDER = f"set {DATA_VARIABLE} to another folder"
 
 
 def fetch(preset: Preset, *, is_other_version: bool = False) -> Path:
     """Fetches the missing files of a preset; returns its GGUF file, or the folder of a checkpoint.
 
-    An interrupted download is continued by the next call. The checksums of the first download are recorded and required
-    from then on, and its commit if this release names none; `is_other_version` replaces them by those of this download.
+    After an interruption the next call fetches what is not complete. The checksums of the first download are recorded
+    and required from then on, and its commit if this release names none; `is_other_version` replaces them by those of
+    this download.
 
     Raises ModelError: no network, no space, or a file is not the expected one; the message says what to do.
     """
@@ -123,7 +125,7 @@ def _map_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
     except DgLspError:
         raise
     except Exception as error:  # of huggingface_hub, of its HTTP client, and of hf_xet, which have no common class
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise
         problem = _problem(error, preset.revision)
         raise ModelError(f"{preset.repository} at {endpoint} {problem}") from error

@@ -90,16 +90,18 @@ def sessions(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "has_record", "uses_daemon"),
+    ("arguments", "has_record", "key", "uses_daemon"),
     [
-        ((), False, False),
-        ((), True, True),
-        (("--daemon", "start"), False, True),
-        (("--daemon", "never"), True, False),
-        (("--daemon", "start", "--remote", "http://127.0.0.1:9"), True, False),
+        ((), False, "", False),
+        ((), True, "", True),
+        ((), True, "of this editor, which may name a server", False),
+        (("--daemon", "start"), False, "", True),
+        (("--daemon", "never"), True, "", False),
+        (("--daemon", "start", "--remote", "http://127.0.0.1:9"), True, "", False),
     ],
 )
-def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, arguments, has_record, uses_daemon):
+def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, monkeypatch, arguments, has_record, key, uses_daemon):
+    monkeypatch.setenv("DG_LSP_REMOTE_KEY", key)
     if has_record:
         old = Endpoint(endpoint.folder, "0.0.1")
         old.prepare()

@@ -137,6 +137,14 @@ def test_write_keeps_line_ends_indentation_and_byte_order_mark(dg_lsp, script, t
     assert path.read_bytes() == head + fill.encode() + tail
 
 
+def test_behind_the_header_of_a_block_its_body_is_completed(dg_lsp, script, tmp_path):
+    script.fill = "return 1"
+    path = tmp_path / "a.py"
+    path.write_bytes(b"def f(x):\r\n")
+    assert dg_lsp("fill", f"{path}:1", "--write", "--json").json["text"] == "\r\n    return 1"
+    assert path.read_bytes() == b"def f(x):\r\n    return 1\r\n"
+
+
 def test_several_candidates_are_generated_by_request(dg_lsp, script, source):
     script.fill = ("self.x", "self.y")
     tree = dg_lsp("fill", f"{source}:4:16", "--candidates", 2, "--json").json

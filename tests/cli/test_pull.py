@@ -140,7 +140,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     (folder / ".dg-lsp-killed").mkdir()
     assert stages() == (0, ["convert", "test"])
     assert hub.requests == []
-    assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED, ".cache"}
+    assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED}
 
 
 def test_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch):

@@ -88,7 +88,7 @@ def test_a_server_of_one_gpu_sees_no_other_one(dg_lsp, http_server, monkeypatch)
 def test_the_keys_are_in_the_environment_or_a_file(dg_lsp, http_server, monkeypatch, tmp_path):
     monkeypatch.setenv("DG_LSP_API_KEY", "from-environment")
     dg_lsp("serve")
-    for content in ("from-file\n", "\nops k-1\n\n alice\tk-2 \n"):
+    for content in ("\ufefffrom-file\n", "\nops k-1\n\n alice\tk-2 \n"):
         (tmp_path / "key").write_text(content)
         dg_lsp("serve", "--api-key-file", "key")
     keys = [dict(rules.keys) for *_, rules in http_server]

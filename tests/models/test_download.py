@@ -88,6 +88,7 @@ def test_refusals_of_the_hub_are_explained(hub, failure, message):
         (XetDownloadError("the chunk is corrupt"), "is not reachable"),
         (RecursionError("deep JSON"), "did not answer like a model hub"),
         (OSError(errno.ENOSPC, "no space"), "is full"),
+        (OSError(errno.EFBIG, "too large for a file of this disk"), "is not writable .too large"),
     ],
 )
 def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message):

@@ -206,7 +206,7 @@ def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
     folder.mkdir(parents=True)
     assert with_workspace_file(Settings(), folder, ()) == (Settings(), ())
     assert with_workspace_file(Settings(), None, ()) == (Settings(), ())
-    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 7\n")
+    (tmp_path / "dg-lsp.toml").write_text("\ufeff[completion]\nmax_tokens = 7\n")  # as some editors of Windows do
     settings, errors = with_workspace_file(Settings(), folder, ())
     assert (settings.model.name, settings.completion.max_tokens, errors) == ("auto", 7, ())
 
