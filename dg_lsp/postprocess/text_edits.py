@@ -410,7 +410,7 @@ def _in_buffer(lines: list[str], cursor: Cursor | None) -> list[str]:
 def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: Language) -> bool:
     """True if all of `lines`, or several or distinctive first ones, equal the first lines of `below`.
 
-    Not if the first ones are `usual` text of this file, or in markup.
+    Not if the first ones are `usual` text of this file, marks of what follows, or in markup.
     """
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
     copied = [line for line, _ in pairs]
@@ -418,7 +418,8 @@ def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: 
         is_element = len(copied) == 1 and copied[0].endswith(",") and len(copied[0].strip()) < MIN_COPIED
         is_remark = len(copied) == 1 and bool(language.comment) and copied[0].strip() == language.comment
         return bool(copied) and not is_remark and not (is_element and copied[0] in usual)
-    is_usual = language.has_tags or usual.issuperset(copied)
+    are_marks = all(line.lstrip().startswith(("@", "#[")) for line in copied)  # decorators, annotations
+    is_usual = language.has_tags or are_marks or usual.issuperset(copied)
     return not is_usual and (len(copied) > 1 or _is_distinctive(lines[0], MIN_COPIED))
 
 
