@@ -61,10 +61,10 @@ def cut_loops(text: str, language: Language = PLAIN) -> str:
 
 
 def is_repetitive(text: str) -> bool:
-    """True if a piece of a line that contains a word of two letters occurs five times in a row."""
+    """True if a piece of a line with a word, so no `%s, ` or `0x00, `, occurs five times in a row."""
     lines = (line for line in text.split("\n") if len(line) >= 5 * MIN_LOOP)
     pieces = (match[1] for line in lines for match in _loop(min(MAX_LOOP, len(line) // 5)).finditer(line))
-    return any(re.search(r"[^\W\d_]{2}", piece) for piece in pieces)
+    return any(re.search(r"(?<![\w%\\])[^\W\d_]", piece) for piece in pieces)
 
 
 @lru_cache(None)
