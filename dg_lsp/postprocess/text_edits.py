@@ -144,7 +144,7 @@ def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
         return fill if end is None else fill[:end].rstrip()
     lines = fill.split("\n")
     has_scopes = bool(language.indents) or language.block_end is not None
-    if not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
+    if len(lines) < 3 or not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
     whole = "\n".join((*cursor.above, cursor.line_prefix + fill))
     code = without_long_strings(whole, language)[0].split("\n")[-len(lines) :]
@@ -273,7 +273,7 @@ _EXPRESSION = re.compile(r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*\})*\}")
 """What a template puts into a tag or a text: `{{ a }}`, `{% if a %}`, `{() => f()}`."""
 _TAG = re.compile(
     r"""<(?:!--.*?-->|[!?%][^>]*>|/[\w:.-]+\s*>"""
-    r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?|\{\{.*?\}\}))*\s*/?>)""",
+    r"""|[\w:.-]+(?:\s+(?:[^\s"'<>/=]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'<>=]+))?))*\s*/?>)""",
     re.DOTALL,
 )
 
