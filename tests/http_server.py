@@ -152,6 +152,12 @@ def connect(client, sent=b"", *, num_received_bytes=None, timeout=TIMEOUT):
     return connection
 
 
+def mercury(path, region, above="", below=""):
+    """The file and the region to edit, as Mercury's template shows them in a message."""
+    file = f"current_file_path: {path}\n{above}<|code_to_edit|>\n{region}\n<|/code_to_edit|>\n{below}"
+    return f"<|current_file_content|>\n{file}<|/current_file_content|>\n"
+
+
 def chunks(reply):
     """The parsed events of a stream that ends with `[DONE]`."""
     *events, done = reply.events
