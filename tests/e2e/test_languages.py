@@ -53,3 +53,15 @@ def test_a_rewrite_in_another_language_is_answered_with_the_reason(python_only):
     shown = client.received("window/showMessage")
     assert [(message["type"], message["message"]) for message in shown] == [(2, f"dg-lsp: {REASON}")] * 3  # warnings
     assert client.actions(where, uri=SCRIPT) == []
+
+
+def test_a_minified_file_of_one_long_line_is_completed(session):
+    client = session("fill", env={"DG_TEST_FILL": "total"})
+    piece = "var a=f(...b,{c:[1,2]}),d=`${a}`;"
+    half = piece * (2_500_000 // len(piece))
+    client.open(f"{half}x=();{half}", uri=SCRIPT, language="javascript")
+    client.type(2, 0, len(half) + 3, "y,", uri=SCRIPT)
+    assert client.texts(0, len(half) + 5, uri=SCRIPT, kind=client.INVOKED) == ["total"]
+    titles = [action["title"] for action in client.actions(span(0, 0, 2 * len(half)), uri=SCRIPT)]
+    assert "Replace selection with a fill" in titles
+    assert "Fill the gaps in the selection" not in titles
