@@ -86,12 +86,6 @@ def engine_of(denoiser, may_open=None):
     return open_engine
 
 
-def run_in_thread(server):
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    return thread
-
-
 class Starter:
     """`start(denoiser)` or `start(open_engine=...)` returns a client; all servers stop with the test.
 
@@ -110,7 +104,8 @@ class Starter:
         if num_sent_bytes is not None:  # connections inherit it
             server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, num_sent_bytes)
         self.started.append(server)
-        self._threads.append(run_in_thread(server))
+        self._threads.append(threading.Thread(target=server.run))
+        self._threads[-1].start()
         client = Client(server.port, rules.keys.get("operator", ""))
         return client.wait_ready() if is_waited else client
 
@@ -150,6 +145,12 @@ def connect(client, sent=b"", *, num_received_bytes=None, timeout=TIMEOUT):
     connection.connect(("127.0.0.1", client.port))
     connection.sendall(sent)
     return connection
+
+
+def mercury(path, region, above="", below=""):
+    """The file and the region to edit, as Mercury's template shows them in a message."""
+    file = f"current_file_path: {path}\n{above}<|code_to_edit|>\n{region}\n<|/code_to_edit|>\n{below}"
+    return f"<|current_file_content|>\n{file}<|/current_file_content|>\n"
 
 
 def chunks(reply):

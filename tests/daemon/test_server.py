@@ -60,13 +60,6 @@ def test_other_protocols_are_disconnected(start, endpoint, sent, monkeypatch, ca
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("settings", [{"nonsense": 1}, {"completion": {"deadline_ms": -1}}, [1]])
-def test_settings_that_are_not_valid_are_refused(start, endpoint, settings):
-    start()
-    with pytest.raises(DaemonError, match="settings"):
-        endpoint.call({"want": "session", "settings": settings})
-
-
 def test_a_daemon_that_the_user_started_stays_until_one_of_another_version_is_started(start, endpoint):
     daemon = start(idle_seconds=0.0)
     newer, older = Endpoint(endpoint.folder, "9"), Endpoint(endpoint.folder, "0")

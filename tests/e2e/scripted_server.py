@@ -107,8 +107,6 @@ def open_engine(settings: Settings) -> Engine:
         Path(gate).read_bytes()
     if scenario == "missing" or Path(settings.model.name).name == "nowhere":
         raise ModelError("no model named 'nowhere'; try dg-mini")
-    if scenario == "broken":
-        raise ModelError("half.gguf ends too early; fetch it again")
     if scenario == "crash":
         raise RuntimeError(SECRET)
     if scenario == "echo":

@@ -4,7 +4,6 @@
 """
 
 OTHER = "file:///project/other.py"
-METHOD = "textDocument/inlineCompletion"
 
 
 def test_automatic_requests_get_one_candidate_and_invoked_ones_three(session):
@@ -34,18 +33,3 @@ def test_the_newest_request_of_a_document_wins(session, steps):
     assert client.is_cancelled(stale)
     assert len(client.items(fresh)) == 1
     assert steps().count("s") < 64
-
-
-def test_cancellations_and_requests_in_one_write(session):
-    client = session("slow", "f\n")
-    client.requested += [1, "two", 3]
-    cancel = {msg_id: client.encode(method="$/cancelRequest", params={"id": msg_id}) for msg_id in (1, "two")}
-    first, second, third = (
-        client.encode(id=msg_id, method=METHOD, params=client.completion(0, 1)) for msg_id in (1, "two", 3)
-    )
-    # the first cancellation comes before its request
-    client.send_bytes(cancel[1] + first + second + cancel["two"] + third + cancel["two"])
-    assert client.is_cancelled(1)
-    assert client.is_cancelled("two")
-    assert len(client.items(3)) == 1
-    client.cancel(3)  # too late

@@ -317,15 +317,6 @@ def test_a_newer_rewrite_of_a_document_cancels_a_running_test(failing):
     assert "the test passes already" in client.result(newer)["reason"]
 
 
-def test_a_running_test_is_cancelled_with_its_progress(failing):
-    client, folder = failing("", capabilities=PROGRESS)
-    msg_id = fix(client, folder, "sleep 1000")
-    token = show_progress(client)
-    client.wait_until(lambda: client.received("$/progress"))
-    client.notify("window/workDoneProgress/cancel", {"token": token})
-    assert client.result(msg_id) == {"applied": False, "reason": "cancelled"}
-
-
 @pytest.mark.parametrize(("is_trusted", "num_actions"), [(True, 1), (False, 0), (None, 1)])
 def test_no_test_runs_in_a_folder_that_the_editor_does_not_trust(failing, is_trusted, num_actions):
     asking = {"experimental": {"dgLsp": {"commands": ["dg-lsp.askTest"]}}}
@@ -336,9 +327,3 @@ def test_no_test_runs_in_a_folder_that_the_editor_does_not_trust(failing, is_tru
     assert titles.count("Fix the failing test…") == num_actions
     reason = client.result(fix(client, folder, "true"))["reason"]
     assert ("does not trust" in reason) is (is_trusted is False)
-
-
-def test_no_test_runs_for_a_document_outside_of_the_workspace(failing):
-    client, _ = failing("")
-    answer = client.result(command(client, "dg-lsp.fixTest", range=LINE, test="true"))
-    assert "no saved file in a folder of the workspace" in answer["reason"]

@@ -23,14 +23,12 @@ def test_exit_without_shutdown_is_code_1(start, is_initialized):
     client.check()
 
 
-@pytest.mark.parametrize("moment", ["computing", "loading", "inside a message"])
+@pytest.mark.parametrize("moment", ["computing", "loading"])
 def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
     client = start("slow", **(gate.env if moment == "loading" else {})).begin("s\n")
     if moment == "computing":
         client.complete(0, 1)
         client.wait_until(steps)
-    elif moment == "inside a message":
-        client.send_bytes(b"Content-Length: 100\r\n\r\n{")
     client.out.close()
     assert client.wait_end() == 1
     assert client.stderr == ""

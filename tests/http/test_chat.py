@@ -1,9 +1,8 @@
 """`POST /v1/chat/completions` and `/v1/apply/completions`: whole, streamed, and as drafts."""
 
 import pytest
-from chatty import HI, SPECIALS, chatty
+from chatty import HI, chatty
 from http_server import choices
-from scripted import END_ID
 
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas: it goes on in another. é😋"
 
@@ -37,14 +36,6 @@ def test_drafts_of_the_second_canvas_include_the_first(post):
 def test_a_limit_ends_an_answer(post, limits):
     [choice] = post(ANSWER, {**HI, **limits}, tokens_per_step=1).tree["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (ANSWER[:5], "length")
-
-
-def test_a_stop_in_the_thought_does_not_end_the_answer(start):
-    model = chatty("<think>\nWhy\n\nnot?\n</think>\n\nBecause.\n\nAnd so on.")
-    model.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
-    body = {**HI, "stop": ["\n\n"], "chat_template_kwargs": {"enable_thinking": True}}
-    [choice] = start(model).post("/v1/chat/completions", body).tree["choices"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("Because.", "stop")
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from http_server import OPERATOR, choices, metric
+from http_server import OPERATOR, choices, mercury, metric
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.http.routes import parse_edit_history
 
 PATHS = ("/v1/completions", "/v1/fim/completions")
-REGION = (
-    "<|current_file_content|>\ncurrent_file_path: a.py\nabove = 0\n<|code_to_edit|>\nx = <|cursor|>\n"
-    "<|/code_to_edit|>\nbelow = 2\n<|/current_file_content|>\n"
-)
+REGION = mercury("a.py", "x = <|cursor|>", "above = 0\n", "below = 2\n")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +108,7 @@ def test_the_region_of_an_edit(complete, fill, options, content, reason, is_stre
     assert parts[-1]["finish_reason"] == reason
 
 
-CALLS = (
-    "<|current_file_content|>\ncurrent_file_path: a.py\nfirst = load(path, mode, strict=True)\n<|code_to_edit|>\n"
-    "<|cursor|>second = load(path, mode)\nthird = 3\n<|/code_to_edit|>\n<|/current_file_content|>\n"
-)
+CALLS = mercury("a.py", "<|cursor|>second = load(path, mode)\nthird = 3", "first = load(path, mode, strict=True)\n")
 HISTORY = (
     "<|edit_diff_history|>\n--- a.py\n+++ a.py\n@@ -1,1 +1,1 @@\n-first = load(path, mode)\n"
     "+first = load(path, mode, strict=True)\n\n--- b.py\n+++ b.py\n@@ -1,1 +1,1 @@\n-a\n+third = 3\n\n"

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from http_server import OPERATOR, wait_until
+from http_server import OPERATOR, mercury, wait_until
 from scripted import ScriptedDenoiser
 
 GAP = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
@@ -78,12 +78,10 @@ def test_unknown_fields_nulls_and_whole_floats_are_accepted(module_client, field
     assert module_client.post("/infill", {**GAP, **fields}).status == 200
 
 
-REGION = "<|code_to_edit|>\nx = <|cursor|>\n<|/code_to_edit|>"
-FILE = f"<|current_file_content|>\ncurrent_file_path: a.py\n{REGION}\n<|/current_file_content|>"
 BODIES = {
     "/infill": {"input_prefix": "x = ", "input_suffix": "\n", "language": "python"},
     "/v1/completions": {"prompt": "x = ", "suffix": "\n", "language": "python"},
-    "/v1/edit/completions": {"messages": [{"role": "user", "content": FILE}]},
+    "/v1/edit/completions": {"messages": [{"role": "user", "content": mercury("a.py", "x = <|cursor|>")}]},
 }
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from http_server import mercury
 from plugins import FILLS
 from scripted import MASK_SPEC, ScriptedDenoiser
 
@@ -20,14 +21,12 @@ def test_a_file_name_is_the_language_that_the_syntax_is_checked_by(complete):
         segments = {"prefix": "x = f(", "suffix": ")\n", "filepath": path}
         return complete(fill, "/v1/completions", {"segments": segments}).tree["choices"][0]["text"]
 
-    def mercury(path):
-        region = "<|code_to_edit|>\nx = f(<|cursor|>)\n<|/code_to_edit|>\n"
-        text = f"<|current_file_content|>\ncurrent_file_path: {path}\n{region}<|/current_file_content|>\n"
-        body = {"messages": [{"role": "user", "content": text}]}
+    def edit(path):
+        body = {"messages": [{"role": "user", "content": mercury(path, "x = f(<|cursor|>)")}]}
         return complete(fill, "/v1/edit/completions", body).tree["choices"][0]["message"]["content"]
 
-    assert (tabby("a.py"), mercury("a.py")) == ("", "None")
-    assert (tabby("unknown.xyz"), mercury("unknown.xyz")) == (fill, f"```\nx = f({fill})\n```")
+    assert (tabby("a.py"), edit("a.py")) == ("", "None")
+    assert (tabby("unknown.xyz"), edit("unknown.xyz")) == (fill, f"```\nx = f({fill})\n```")
     assert complete(fill, "/infill", infill("", "x = f(", ")\n")).tree["content"] == fill
 
 

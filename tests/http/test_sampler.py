@@ -37,11 +37,12 @@ def test_a_field_that_does_not_apply_or_is_out_of_bounds_is_refused_by_name(modu
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_thought_is_returned_beside_the_answer(start, is_streamed):
-    denoiser = chatty("<think>\nWhy not?\n</think>\n\nBecause.")
+def test_a_thought_is_returned_beside_the_answer_and_only_the_answer_ends_at_a_stop(start, is_streamed):
+    denoiser = chatty("<think>\nWhy\n\nnot?\n</think>\n\nBecause.\n\nAnd so on.")
     denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
-    reply = start(denoiser).post("/v1/chat/completions", {**HI, **THINKING, "stream": is_streamed})
+    reply = start(denoiser).post("/v1/chat/completions", {**HI, **THINKING, "stop": ["\n\n"], "stream": is_streamed})
     parts = choices(reply) if is_streamed else reply.tree["choices"]
     messages = [part["delta" if is_streamed else "message"] for part in parts]
-    assert "".join(message.get("reasoning_content", "") for message in messages) == "Why not?"
+    assert "".join(message.get("reasoning_content", "") for message in messages) == "Why\n\nnot?"
     assert "".join(message["content"] for message in messages) == "Because."
+    assert parts[-1]["finish_reason"] == "stop"

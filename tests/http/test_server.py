@@ -4,7 +4,7 @@ import socket
 from functools import partial
 
 import pytest
-from http_server import GAP, TIMEOUT, Client, connect, engine_of, packed, run_in_thread
+from http_server import GAP, TIMEOUT, connect, engine_of, packed
 from scripted import ScriptedDenoiser
 
 from dg_lsp.engine.scheduler import Scheduler
@@ -18,11 +18,10 @@ def make_server(open_engine):
     return HttpServer(("127.0.0.1", 0), partial(Scheduler, open_engine), Settings(), AccessRules())
 
 
-def test_stopping_the_server_answers_waiting_requests(gated):
+def test_stopping_the_server_answers_waiting_requests(start, gated):
     denoiser = gated("x")
-    server = make_server(engine_of(denoiser))
-    serving = run_in_thread(server)
-    client = Client(server.port).wait_ready()
+    client = start(denoiser)
+    [server] = start.started
     with connect(client, packed("/infill", {**GAP, "t_max_predict_ms": 30_000})) as connection:
         assert denoiser.is_inside.wait(TIMEOUT)
         server.stop()
@@ -33,7 +32,7 @@ def test_stopping_the_server_answers_waiting_requests(gated):
             received += piece
         denoiser.go_on.set()
         assert connection.recv(65536) == b""
-    serving.join(TIMEOUT)
+    start.close()  # waits for its end
     assert denoiser.is_closed
     assert server._socket.fileno() == -1
 

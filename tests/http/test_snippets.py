@@ -1,6 +1,7 @@
 """`input_extra`: code of other files in a request."""
 
 import pytest
+from http_server import mercury
 from scripted import ScriptedDenoiser
 
 from dg_lsp.http import service
@@ -44,10 +45,7 @@ def test_an_excluded_file_is_not_completed(start, name, reason):
         raise AssertionError(prefix + suffix)
 
     client = start(ScriptedDenoiser(fill), privacy={"exclude_patterns": ["private/"]})
-    template = (
-        f"<|current_file_content|>\ncurrent_file_path: {name}\n<|code_to_edit|>\na = <|cursor|>\n<|/code_to_edit|>"
-    )
-    edit = {"messages": [{"role": "user", "content": f"{template}\n<|/current_file_content|>"}]}
+    edit = {"messages": [{"role": "user", "content": mercury(name, "a = <|cursor|>")}]}
     tabby = {"segments": {"prefix": "a = ", "filepath": name}}
     for path, body in (("/v1/completions", tabby), ("/v1/edit/completions", edit)):
         reply = client.post(path, body)

@@ -8,16 +8,6 @@ from http_server import GAP, choices, engine_of, wait_until
 from scripted import ScriptedDenoiser
 
 
-def test_models_and_props_describe_the_model(module_client):
-    [model] = module_client.get("/v1/models").tree["data"]
-    assert (model["id"], model["object"]) == ("scripted", "model")
-    assert module_client.get("/models").tree == module_client.get("/v1/models").tree
-    assert module_client.get("/v1/health").tree == {"status": "ok"}
-    props = module_client.get("/props").tree
-    assert props["default_generation_settings"]["n_ctx"] == 4096
-    assert (props["total_slots"], props["model_alias"], props["is_sleeping"]) == (4, "scripted", False)
-
-
 def test_the_slot_of_a_running_request_is_processing(start, gated, occupy):
     denoiser = gated("x", num_slots=3, context_length=400)
     client = start(denoiser)
@@ -54,8 +44,12 @@ def test_chats_and_completions_have_their_own_model(pair):
     assert "answered" in "".join(choice["delta"]["content"] for choice in choices(reply))
 
 
-def test_reports_are_about_the_model_of_completions(pair):
-    assert [model["id"] for model in pair.get("/v1/models").tree["data"]] == ["small", "large"]
+def test_reports_are_about_the_model_of_completions_and_the_list_has_both(pair):
+    models = pair.get("/v1/models").tree
+    assert [(model["id"], model["object"]) for model in models["data"]] == [("small", "model"), ("large", "model")]
+    assert pair.get("/models").tree == models
+    assert pair.get("/v1/health").tree == {"status": "ok"}
     props = pair.get("/props").tree
     assert (props["model_alias"], props["default_generation_settings"]["n_ctx"]) == ("small", 300)
+    assert (props["total_slots"], props["is_sleeping"]) == (4, False)
     assert [slot["n_ctx"] for slot in pair.get("/slots").tree] == [300, 300]

@@ -86,23 +86,6 @@ def test_order_and_texts_stay_those_of_the_editor(editor):
     assert editor.parts(2) == ("new\n\n", "xc", "\n\na")
 
 
-def test_a_cell_that_an_editor_names_twice_counts_once_and_unknown_notebooks_and_cells_are_logged(editor):
-    editor.open("a", "b")
-    editor.splice(1, 50, [1, 0, 1])  # more cells than there are, and cells that are there already
-    assert editor.parts(1) == ("a\n\n", "b", "")
-    editor.splice(0, 0, [0], uri="file:///unknown.ipynb")
-    editor.type("gone", "x")
-    assert ["not open" in message for message in editor.logged] == [True, True]
-
-
-def test_nothing_of_closed_notebooks_is_kept(editor):
-    editor.open("x = 1", "y = 2")
-    notebook = types.NotebookDocumentIdentifier(URI)
-    app.did_close_notebook(editor.server, types.DidCloseNotebookDocumentParams(notebook, []))
-    assert editor.documents.get(f"{URI}#0") is None
-    assert editor.documents.notebooks == {}
-
-
 def test_the_name_of_the_notebook_excludes_its_cells(editor):
     uri = "file:///project/vendored/a.ipynb"
     editor.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/",), exclude_languages=("sql",))

@@ -28,6 +28,15 @@ def typed(editor):
     return make
 
 
+@pytest.fixture
+def shown(typed):
+    """An editor that shows `turn 1` after `re`."""
+    editor = typed("", "ire")
+    answer(editor, 1, "turn 1")
+    editor.wait_ghost("turn 1")
+    return editor
+
+
 def wait_requests(editor, number):
     editor.wait(lambda: editor.lua("return #late.requests") >= number, f"request {number}")
 
@@ -72,12 +81,9 @@ def test_an_answer_is_dropped_after_the_cursor_has_moved(typed, key, has_moved):
     assert editor.ghosts == []
 
 
-def test_accepting_inserts_only_what_is_not_typed_yet(typed):
-    editor = typed("", "ire")
-    answer(editor, 1, "turn 1")
-    editor.wait_ghost("turn 1")
-    editor.keys("tu<Tab>")
-    editor.wait_lines("return 1")
+def test_accepting_inserts_only_what_is_not_typed_yet(shown):
+    shown.keys("tu<Tab>")
+    shown.wait_lines("return 1")
 
 
 def test_text_inserted_after_the_cursor_removes_the_ghost_text(typed):
@@ -115,50 +121,41 @@ def test_a_position_is_not_requested_again_while_its_request_runs(typed):
     assert editor.lua("return { #late.requests, #late.cancelled }") == [1, 0]
 
 
-def test_an_empty_answer_removes_the_ghost_text_and_tab_inserts_a_tab(typed):
-    editor = typed("", "ire")
-    answer(editor, 1, "turn 1")
-    editor.wait_ghost("turn 1")
-    editor.keys("t")
-    wait_requests(editor, 2)
-    answer(editor, 2)
-    editor.wait(lambda: editor.ghosts == [])
-    editor.keys("<Tab>")
-    editor.wait(lambda: editor.lines[0].rstrip() == "ret" and editor.lines[0] != "ret")
+def test_an_empty_answer_removes_the_ghost_text_and_tab_inserts_a_tab(shown):
+    shown.keys("t")
+    wait_requests(shown, 2)
+    answer(shown, 2)
+    shown.wait(lambda: shown.ghosts == [])
+    shown.keys("<Tab>")
+    shown.wait(lambda: shown.lines[0].rstrip() == "ret" and shown.lines[0] != "ret")
 
 
-def test_other_candidates_are_requested_and_shown_one_after_another(typed):
-    editor = typed("", "ire")
-    answer(editor, 1, "turn 1")
-    editor.wait_ghost("turn 1")
-    editor.keys("<M-]>")
-    wait_requests(editor, 2)
-    assert editor.lua("return { late.requests[1].kind, late.requests[2].kind }") == [2, 1]
-    answer(editor, 2, "turn 1", "turn 2", "turn 3")
-    editor.wait_ghost("turn 2 (2/3)")
-    editor.keys("<M-]>")
-    editor.wait_ghost("turn 3 (3/3)")
-    editor.keys("<M-]>")
-    editor.wait_ghost("turn 1 (1/3)")
-    editor.keys("<M-[><Tab>")
-    editor.wait_lines("return 3")
-    assert editor.ghosts == []
+def test_other_candidates_are_requested_and_shown_one_after_another(shown):
+    shown.keys("<M-]>")
+    wait_requests(shown, 2)
+    assert shown.lua("return { late.requests[1].kind, late.requests[2].kind }") == [2, 1]
+    answer(shown, 2, "turn 1", "turn 2", "turn 3")
+    shown.wait_ghost("turn 2 (2/3)")
+    shown.keys("<M-]>")
+    shown.wait_ghost("turn 3 (3/3)")
+    shown.keys("<M-]>")
+    shown.wait_ghost("turn 1 (1/3)")
+    shown.keys("<M-[><Tab>")
+    shown.wait_lines("return 3")
+    assert shown.ghosts == []
 
 
-def test_an_expression_mapping_of_the_user_accepts_ghost_text(typed):
-    editor = typed("", "ire")
+def test_an_expression_mapping_of_the_user_accepts_ghost_text(shown):
     mapping = """vim.keymap.set("i", "<Right>", function()
       return require("dg_lsp").accept() and "" or "<Right>"
     end, { expr = true, buffer = 0 })"""
     assert mapping.replace("\n    ", "\n").replace(", buffer = 0", "") in re.sub(
         r"\n {4}", "\n", (HERE.parents[2] / "editors/nvim/doc/dg_lsp.txt").read_text()
     )
-    editor.lua(mapping)
-    answer(editor, 1, "turn 1")
-    editor.wait_ghost("turn 1")
-    editor.keys("<Right>")
-    editor.wait_lines("return 1")
-    assert editor.ghosts == []
+    shown.lua(mapping)
+    shown.keys("<Right>")
+    shown.wait_lines("return 1")
+    assert shown.ghosts == []
 
 
 NEXT_EDITS = "return #vim.api.nvim_buf_get_extmarks(0, vim.api.nvim_create_namespace('dg_lsp_next_edit'), 0, -1, {})"
