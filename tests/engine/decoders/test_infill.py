@@ -9,7 +9,6 @@ from scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
-from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
 MASKS, NOISE = (
@@ -105,13 +104,6 @@ def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):
     engine, denoiser = reciting("a = 1", MASKS)
     assert engine.fill(ask("a = |")).text == "1"
     assert [len(canvases) for canvases in denoiser.passes] == [1]
-
-
-@pytest.mark.parametrize("decoder", [name for name in DecoderName if name.needs_causal_head])
-def test_causal_decoders_are_refused_in_the_format_infill(around, decoder):
-    engine, _, request = around("side", decoder=decoder)
-    with pytest.raises(RequestError, match="in the prompt format infill"):
-        engine.fill(request)
 
 
 @pytest.mark.parametrize(
