@@ -9,16 +9,6 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
 
-def test_long_fill_continues_in_further_canvases(engine_of, ask, frames_of):
-    text = "'" + "".join(f"{n:03}" for n in range(16)) + "'"
-    engine, _ = engine_of(text, tokens_per_step=8)
-    frames, result = frames_of(engine, ask("a = |\n"))
-    assert result.text == text
-    assert frames[-1].block == 6
-    assert (result.canvas_length, result.num_blocks) == (8, 7)
-    assert result.output_tokens == len(text) + 1
-
-
 def test_two_documents_keep_a_slot_each(engine_of, ask):
     engine, _ = engine_of("x")
     requests = ask("a = 1\nb = |\n" + "# end\n" * 9), ask("# start\n" * 9 + "c = |\n")

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from gates import TIMEOUT, Gate, ask, wait_until
+from gates import TIMEOUT, ask, wait_until
 from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
@@ -98,18 +98,6 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):
-    denoiser = Gate("x")
-    scheduler = scheduler_of(denoiser)
-    futures = [scheduler.submit(ask(f"file:///{name}.py")) for name in "ab"]
-    assert denoiser.is_inside.wait(TIMEOUT)
-    futures[0].add_done_callback(lambda _: denoiser.go_on.set())
-    scheduler.close()
-    assert [future.cancelled() for future in futures] == [True, True]
-    assert denoiser.is_closed
-    assert scheduler.submit(ask()).cancelled()
 
 
 def test_a_model_that_is_closed_while_it_opens_is_freed_before_another_one_is_opened():
