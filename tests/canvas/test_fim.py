@@ -1,4 +1,4 @@
-"""Prompts of causal models: sentinels in either order, or none; snippets of other files; prompt formats."""
+"""Prompts of a completion: sentinels in either order, or none; snippets of other files; prompt formats."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -15,6 +15,7 @@ from dg_lsp.errors import ModelUnsupportedError, RequestError
 TOKENIZER = ByteTokenizer()
 START_ID = 298
 PREFIX_ONLY = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PREFIX)
+INFILL = replace(PREFIX_ONLY, prompt_format=PromptFormat.INFILL)
 
 
 def ids_of(text):
@@ -39,10 +40,20 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
         pytest.param(PREFIX_ONLY, "x ab", ids_of("x"), id="prefix only, up to a token boundary"),
         pytest.param(PREFIX_ONLY, "ab", ids_of("\n"), id="prefix only, in the first word"),
         pytest.param(PREFIX_ONLY, "", ids_of("\n"), id="prefix only, at the start of the buffer"),
+        pytest.param(INFILL, "abc", ids_of("a"), id="most of a short prefix is in the canvas"),
+        pytest.param(INFILL, "a", ids_of("a"), id="one character"),
+        pytest.param(INFILL, "", ids_of("\n"), id="canvas at the start of the buffer"),
+        pytest.param(replace(INFILL, start_ids=(START_ID,)), "", [START_ID], id="a start token"),
     ],
 )
 def test_a_prompt_is_never_empty(spec, prefix, ids):
     assert layout_of(Prompt(prefix, "yz"), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
+
+
+def test_infill_puts_the_end_of_the_prefix_into_the_canvas_and_the_rest_into_the_prompt():
+    layout = layout_of(Prompt("def f(x):\n    return ", "\n\nf(1)\n"), TOKENIZER, INFILL, 100)
+    parts = (layout.prompt_ids, layout.head_ids, layout.tail_ids)
+    assert [text_of(ids) for ids in parts] == ["def f(x):\n   ", " return ", "\n\nf(1)\n"]
 
 
 def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():

@@ -79,15 +79,6 @@ def test_old_edits_and_all_but_the_last_ones_are_forgotten():
     assert len(buffer.edits()) == 1
 
 
-def test_an_edit_that_is_undone_is_none_and_is_returned():
-    buffer = Buffer()
-    buffer.type_over("width", "length")
-    start = buffer.text.index("length")
-    [undone] = buffer.replace(start, start + len("length"), "width")
-    assert (undone.old, undone.new) == ("def area(width, height):\n", "def area(length, height):\n")
-    assert buffer.edits() == []
-
-
 def test_a_program_makes_no_edits_and_ends_those_that_it_changes():
     buffer = Buffer()
     buffer.type_over("width", "length")

@@ -206,11 +206,6 @@ def test_a_rewrite_adds_no_syntax_error_to_a_buffer_that_has_one():
     assert judged_rewrite("x = «(1»\n", "(1)") == Candidate("(1)", -0.5)
 
 
-def test_syntax_is_checked_in_known_languages_only():
-    fill = judged("x = |\n", "1 2", language="plaintext")
-    assert fill == judged_rewrite("x = «1»\n", "1 2", language="plaintext") == Candidate("1 2", -0.5)
-
-
 @pytest.mark.parametrize(("verdict", "marked", "answer"), cases("rewrites", "answer"))
 def test_a_rewrite_is_shown_if_it_neither_breaks_nor_empties_the_code(verdict, marked, answer):
     result = judged_rewrite(marked, answer)
