@@ -3,6 +3,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from chatty import chatty
 from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
@@ -32,6 +33,28 @@ def rewritten(engine, wanted):
 
 def applied(result):
     return SOURCE[: result.start] + result.text + SOURCE[result.end :]
+
+
+CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
+TWICE = "    return 2 * x\n"
+BELOW = "\n\ndef twice(x):\n    return f(x) + f(x)\n"
+LONG = " + ".join(map(str, range(99)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "reason"),
+    [
+        pytest.param(f"```python\n{TWICE}```\nDone.", TWICE, None, id="one line"),
+        pytest.param(f"```python\n{TWICE}{BELOW}" + "x\n" * 99, TWICE, None, id="goes on with the file"),
+        pytest.param(f"```python\n    return {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"),
+        pytest.param("```python\n    return x\n```", "", Reason.UNCHANGED, id="unchanged"),
+    ],
+)
+def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
+    code = f"def f(x):\n    return x\n{BELOW}"
+    wanted = RewriteRequest(Snapshot("file:///a.py", code), 10, 23, "Return twice as much.")
+    result = rewritten(engine_for(chatty(answer, CAUSAL_SPEC), min_confidence=1.0), wanted)
+    assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
 
 
 def test_tokens_that_are_kept_stay_where_they_are():
