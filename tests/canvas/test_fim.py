@@ -159,16 +159,13 @@ def test_paths_are_comments_of_the_language_or_else_of_the_snippets_language(lan
 @pytest.mark.parametrize(
     ("spec", "when", "expected"),
     [
-        pytest.param(MASK_SPEC, "auto", False, id="untrained"),
-        pytest.param(MASK_SPEC, "always", True, id="untrained, always"),
         pytest.param(WITH_FILES, "auto", True, id="file separator"),
-        pytest.param(WITH_FILES, "never", False, id="file separator, never"),
         pytest.param(replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True, id="instructions"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "auto", True, id="trained"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "never", False, id="trained, never"),
     ],
 )
-def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected):
+def test_models_that_were_trained_with_snippets_get_them_unless_the_user_turns_them_off(spec, when, expected):
     assert takes_snippets(spec, when) is expected
 
 

@@ -162,10 +162,8 @@ def test_the_model_receives_line_feeds_and_spaces(text, shown):
         pytest.param(TABS, "\t", "    x", "\tx", id="the first line continues in columns of four"),
         pytest.param(TABS, "  ", "  x", "  x", id="blanks before a column of four stay"),
         pytest.param(TABS, "x =", "    1", "    1", id="blanks inside a line stay"),
-        pytest.param(TABS, "    ", "a:\n        b", "a:\n        b", id="a line with spaces, a file with tabs"),
-        pytest.param(
-            TextStyle(), "\t", "a:\n        b\n    c", "a:\n\t\tb\n\tc", id="a line with tabs, a file with spaces"
-        ),
+        pytest.param(TABS, "    ", "a:\n        b", "a:\n        b", id="spaces in a file with tabs"),
+        pytest.param(TextStyle(), "\t", "a:\n        b\n    c", "a:\n\t\tb\n\tc", id="tabs in a file with spaces"),
         pytest.param(TABS, "\t  ", "a(\n      b\n    c", "a(\n\t  b\n\tc", id="a mixed indentation is repeated"),
         pytest.param(TABS, "  \t", "a(\n    b", "a(\n  \tb", id="spaces before a tab are repeated"),
         pytest.param(TABS, "\t", "a\n\nb", "a\n\nb", id="an empty line stays empty"),

@@ -25,11 +25,9 @@ class Buffer:
         self.text = self.text[:start] + new + self.text[end:]
         return undone
 
-    def type_over(self, old, new, *, occurrence=0):
+    def type_over(self, old, new):
         """Selects a text and types another one, a character at a time."""
-        start = -1
-        for _ in range(occurrence + 1):
-            start = self.text.index(old, start + 1)
+        start = self.text.index(old)
         self.replace(start, start + len(old), new[:1])
         for position in range(1, len(new)):
             self.replace(start + position, start + position, new[position])

@@ -1,4 +1,4 @@
-"""Texts and installations that are not as they should be."""
+"""Lines of megabytes, as minified files have."""
 
 import tracemalloc
 
@@ -22,11 +22,10 @@ def fill(text, before, after, language):
     ("language", "piece", "before", "after"),
     [
         ("javascript", 'function a(b){return b.map((d)=>d*2)}var x={"k":[1,2]};', "var y=sum(", ");"),
-        ("javascript", "(", "sum(", ")"),
+        pytest.param("javascript", "(", "sum(", ")", id="open brackets"),
         ("html", '<div class="a"><p>b</p></div>', "<p>", "</p>"),
         ("python", "x = [1, 2]; ", "y = sum(", "); "),
     ],
-    ids=["javascript", "open brackets", "html", "python"],
 )
 def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkeypatch, language, piece, before, after):
     parsed = []
@@ -48,9 +47,3 @@ def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(monkey
     assert result.text == "1"
     assert sum(parsed) < MEGABYTES / 10
     assert peak < 8 * MEGABYTES
-
-
-@pytest.mark.parametrize("language", ["python", "go", "html", "plaintext"])
-def test_a_text_full_of_nuls_is_no_failure(language):
-    nuls = "\0" * 100_000
-    assert fill("1", f"{nuls}\nx = ", f"\n{nuls}", language).text in ("1", "")

@@ -98,19 +98,6 @@ def test_gaps_that_do_not_fit_into_one_canvas_share_several():
     assert max(sum(map(len, canvases)) for canvases in model.canvases) <= 256, "more than a runtime takes in a pass"
 
 
-def scripted(prefix, _suffix):
-    line = prefix.rpartition("\n")[2]
-    return {"    x = ": "a * 2", "    return g(": "x"}.get(line, "print(x)" if "# TODO: log" in prefix else "")
-
-
-def test_a_model_of_one_gap_fills_them_one_after_the_other():
-    engine, blocks = engine_of(ScriptedDenoiser(scripted)), []
-    result = drain(request().run(engine, float("inf")), lambda step: len(step.ids) and blocks.append(step.block))
-    assert applied(result) == FILLED
-    assert sorted(set(blocks)) == [0, 1, 2]
-    assert result.steps == len(blocks)
-
-
 def test_the_joint_canvas_can_be_requested():
     fills, known = ["a * 2", "print(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
     fim = replace(MASK_SPEC.fim, cut=PromptCut.TOKEN)  # no causal pass spells what precedes the first gap

@@ -9,7 +9,6 @@ from scripted import MASK_ID, MASK_SPEC, UNIFORM_SPEC, ByteTokenizer
 from dg_lsp.canvas.prompt_format import PREFIX_TAIL
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.engine.decoders.diffusion import JOIN_TOKENS
-from dg_lsp.settings import CompletionSettings
 
 MASKS, NOISE = (
     replace(spec, fim=None, prompt_format=PromptFormat.INFILL, has_causal_head=False, gap_lengths=(4, 8, 16))
@@ -17,7 +16,6 @@ MASKS, NOISE = (
 )
 BEFORE, AFTER = "def area(side):\n    result = ", "\n    print('the area of the square')\n    return result\n"
 LONG_FILL = "compute(side, side + 1, 'a', 2)."[:32]
-UNCHECKED = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uniform noise"])
 
 
@@ -25,8 +23,8 @@ both_noises = pytest.mark.parametrize("spec", [MASKS, NOISE], ids=["masks", "uni
 def around(reciting, ask):
     """(engine, denoiser, request) of a fill between `BEFORE` and `AFTER`."""
 
-    def make(fill, spec=MASKS, settings=None, **options):
-        return *reciting(BEFORE + fill + AFTER, spec, settings), ask(BEFORE + "|" + AFTER, **options)
+    def make(fill, spec=MASKS, **options):
+        return *reciting(BEFORE + fill + AFTER, spec), ask(BEFORE + "|" + AFTER, **options)
 
     return make
 
@@ -41,9 +39,8 @@ def test_length_that_joins_with_the_suffix_wins(around, spec, fill):
 
 
 def test_infill_by_name_freezes_the_suffix_of_a_model_with_another_format(around):
-    engine, denoiser, request = around(
-        "side * 2", replace(MASK_SPEC, gap_lengths=(4, 8, 16)), decoder=DecoderName.INFILL
-    )
+    spec = replace(MASK_SPEC, gap_lengths=(4, 8, 16))
+    engine, denoiser, request = around("side * 2", spec, decoder=DecoderName.INFILL)
     result = engine.fill(request)
     assert (result.text, result.decoder) == ("side * 2", DecoderName.INFILL)
     head = ByteTokenizer().encode(BEFORE[-PREFIX_TAIL:]).tolist()
@@ -61,21 +58,17 @@ def test_all_lengths_share_each_pass_and_prefix_and_suffix_stay_frozen(around, f
     assert (set(lanes), of_joins) == ({(0, 1, 2)}, (3, 4, 5)), "a model conditioned on its last pass has seen the join"
     encode = ByteTokenizer().encode
     head, tail = encode(BEFORE[-PREFIX_TAIL:]).tolist(), encode(AFTER).tolist()
-    *passes, joins = denoiser.passes
-    assert passes
-    for canvases in passes:
-        assert len({len(canvas) for canvas in canvases}) == 1
-        assert all(canvas[:PREFIX_TAIL] == head for canvas in canvases)
-    for gap, canvas in zip((4, 8, 16), passes[0], strict=True):
-        assert canvas[PREFIX_TAIL + gap :] == tail[: len(canvas) - PREFIX_TAIL - gap]
-    for gap, canvas in zip((4, 8, 16), joins, strict=True):
-        after = canvas[PREFIX_TAIL + gap :]
-        assert after[JOIN_TOKENS:] == tail[JOIN_TOKENS : len(after)]
-        assert after[:JOIN_TOKENS] != tail[:JOIN_TOKENS]
+    for number, canvases in enumerate(denoiser.passes, start=1):
+        num_joined = JOIN_TOKENS if number == len(denoiser.passes) else 0
+        for gap, canvas in zip((4, 8, 16), canvases, strict=True):
+            after = canvas[PREFIX_TAIL + gap :]
+            assert canvas[:PREFIX_TAIL] == head
+            assert after[num_joined:] == tail[num_joined : len(after)]
+            assert num_joined == 0 or after[:num_joined] != tail[:num_joined]
 
 
 def test_longer_gaps_are_tried_while_the_longest_wins(around):
-    engine, denoiser, request = around(LONG_FILL, MASKS, UNCHECKED)
+    engine, denoiser, request = around(LONG_FILL)
     assert engine.fill(request).text == LONG_FILL
     gaps = [max(canvas.count(MASK_ID) for canvas in canvases) for canvases in denoiser.passes]
     assert [gap for gap in gaps if gap > JOIN_TOKENS] == [16, 32, 48]  # 64 less what is frozen
@@ -83,9 +76,7 @@ def test_longer_gaps_are_tried_while_the_longest_wins(around):
 
 
 def test_model_that_resizes_gaps_itself_gets_no_longer_one(around):
-    engine, denoiser, request = around(
-        LONG_FILL, replace(MASKS, sampling=replace(MASKS.sampling, expand_id=7)), UNCHECKED
-    )
+    engine, denoiser, request = around(LONG_FILL, replace(MASKS, sampling=replace(MASKS.sampling, expand_id=7)))
     engine.fill(request)
     assert len(denoiser.passes) == 2
 
@@ -112,6 +103,6 @@ def test_without_a_suffix_there_is_one_gap_and_no_join(reciting, ask):
     ids=["one line", "line end", "two"],
 )
 def test_a_fill_that_the_line_limit_cuts_has_not_ended(around, fill, ending):
-    engine, _, request = around(fill, settings=UNCHECKED)
+    engine, _, request = around(fill)
     result = engine.fill(request)
     assert (result.text, result.ending.value) == (fill.partition("\n")[0], ending)
