@@ -132,12 +132,6 @@ def test_of_the_output_of_a_test_the_end_is_kept_before_all_other_snippets(lengt
     assert kept == lines[-len(kept) :]
 
 
-def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
-    snippets = [Snippet(SnippetSource.OPEN_FILES, path, "x = 1") for path in ("first.py", "second.py")]
-    text = snippet_text(prompt(*snippets))
-    assert text.index("second.py") < text.index("first.py")
-
-
 def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():
     assert fim_ids(prompt()) == fim_ids(Prompt("x = ", "\n"))
     assert snippet_text(prompt(*CHUNKS), 40) == ""

@@ -20,11 +20,6 @@ def edited(text, *edits):
     return lines, history.edits(lines, 0.0)
 
 
-def proposed_lines(text, edits):
-    lines, history = edited(text, *edits)
-    return [proposal.changed_line(lines)[1].strip() for proposal in repetitions(lines, history)]
-
-
 RENAMED = """\
 def scale(width, factor):
     if width < 0:
@@ -54,26 +49,17 @@ ATTRIBUTES = """\
         ("swap(old, old)\nkeep\nswap(old, old)\n", [("old, old", "new, new")], {"swap(new, new)"}),
         ("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}),
         ("a = get(x)\r\nb = get(x)\r\n", [("get(x)\r", "get(x).run()\r")], {"b = get(x).run()"}),
-    ],
-    ids=["rename", "new argument", "attribute", "removed argument", "two places of a line", "emoji", "CRLF line end"],
-)
-def test_an_edit_is_repeated(text, edits, expected):
-    assert set(proposed_lines(text, edits)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "edits"),
-    [
-        pytest.param(RENAMED, [], id="no edit"),
-        pytest.param("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")], id="another number"),
-        pytest.param("a = width\nb = width\n", [("width", "length"), ("length", "width")], id="an edit that is undone"),
-        pytest.param("x = 1\n" * 400, [("x = 1", "y = 2")], id="too many places"),
-        pytest.param("", [("", "x")], id="an empty file"),
-        pytest.param("'unclosed\n(((\n", [("(((", ")))")], id="broken code"),
+        pytest.param(RENAMED, [], set(), id="no edit"),
+        pytest.param("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")], set(), id="another number"),
+        pytest.param("a = width\nb = width\n", [("width", "w"), ("w", "width")], set(), id="an edit that is undone"),
+        pytest.param("x = 1\n" * 400, [("x = 1", "y = 2")], set(), id="too many places"),
+        pytest.param("", [("", "x")], set(), id="an empty file"),
+        pytest.param("'unclosed\n(((\n", [("(((", ")))")], set(), id="broken code"),
     ],
 )
-def test_nothing_is_proposed_without_the_same_context(text, edits):
-    assert proposed_lines(text, edits) == []
+def test_an_edit_is_repeated_in_the_same_context_only(text, edits, expected):
+    lines, history = edited(text, *edits)
+    assert {edit.changed_line(lines)[1].strip() for edit in repetitions(lines, history)} == expected
 
 
 FIRST = "first = load(path)\n"

@@ -151,8 +151,6 @@ def test_model_with_blocks_fills_block_by_block_and_has_no_other_canvases(engine
     assert engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=8))).text == result.text
     with pytest.raises(RequestError, match="fills blocks of 8 tokens"):
         engine.fill(ask("a = |\n", sampler=SamplerOptions(canvas_length=4)))
-    with pytest.raises(RequestError, match="canvas between frozen text"):
-        engine.fill(ask("a = |\n", decoder=DecoderName.INFILL))
     selected = RewriteRequest(Snapshot("file:///a.py", "a = 1\n"), 0, 5, strength=0.5)
     with pytest.raises(RequestError, match="no canvas to renoise"):
         drain(engine.rewrite(selected, deadline=float("inf")))
