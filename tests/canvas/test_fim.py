@@ -10,7 +10,7 @@ from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import ModelUnsupportedError
 
 TOKENIZER = ByteTokenizer()
 START_ID = 298
@@ -78,8 +78,6 @@ def test_the_format_infill_drops_the_causal_head_and_the_expectations_of_the_mod
     expectations = (ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),)
     spec = in_infill_format(replace(MASK_SPEC, expectations=expectations))
     assert (spec.prompt_format, spec.expectations, spec.has_causal_head) == (PromptFormat.INFILL, (), False)
-    with pytest.raises(RequestError, match="scripted has no canvas between frozen text, which infill needs"):
-        in_infill_format(replace(MASK_SPEC, sampling=None, canvas_lengths=()))
 
 
 @pytest.mark.parametrize("name", [PromptFormat.INFILL, PromptFormat.PREFIX])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import STRIDE, WINDOW, Prompt, prompt_at, windows_of
-from dg_lsp.errors import UsageError
 
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
 
@@ -61,12 +60,6 @@ def test_the_suffix_has_whole_lines_within_its_budget(marked, suffix_chars, suff
 )
 def test_the_prefix_begins_in_steps_within_its_budget(marked, prefix_chars, prefix):
     assert shown(marked, prefix_chars=prefix_chars).prefix == prefix
-
-
-def test_an_offset_outside_of_the_buffer_is_refused():
-    for offset in (-1, 4):
-        with pytest.raises(UsageError, match="outside the 3 characters"):
-            prompt_at(Snapshot("u", "abc"), offset, prefix_chars=9, suffix_chars=9)
 
 
 lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60)

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 from chatty import chatty
-from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
+from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
@@ -73,22 +73,16 @@ def test_tokens_that_are_kept_stay_where_they_are():
         pytest.param({"is_drafter": True}, id="canvases that only draft"),
     ],
 )
-def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options, monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
-    answer = "total = a * 2\n```"
-    spec = replace(MASK_SPEC, canvas_lengths=(8,), template="gemma4", **options)
-    model = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.rpartition("    ")[2]) :], spec=spec)
-    engine = engine_for(model)
-    assert applied(rewritten(engine, request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
+def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options):
+    model = chatty("```python\n    total = a * 2\n```", replace(MASK_SPEC, canvas_lengths=(8,), **options))
+    assert applied(rewritten(engine_for(model), request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
 
 
 @pytest.mark.parametrize(("options", "length"), [({}, 64), ({"canvas_length": 32}, 32)], ids=["auto", "requested"])
-def test_the_canvas_of_an_instruction_has_the_requested_length(options, length, monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
-    model = ScriptedDenoiser("x", spec=replace(MASK_SPEC, template="gemma4"))
+def test_the_canvas_of_an_instruction_has_the_requested_length(options, length):
+    model = chatty("x")
     model.predict = Mock(wraps=model.predict)
-    engine = engine_for(model)
-    rewritten(engine, request(instruction="double", sampler=SamplerOptions(**options)))
+    rewritten(engine_for(model), request(instruction="double", sampler=SamplerOptions(**options)))
     assert len(model.predict.call_args[0][1][0]) == length
 
 
