@@ -114,14 +114,9 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
     assert applied(result) == SOURCE.replace("a + 1", "3")
 
 
-@pytest.mark.parametrize(
-    ("language", "fate"), [("go", "receives this one as a comment"), ("json", "receives none"), ("python", "comment")]
-)
-def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fate):
-    wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", language), 0, 3, "double it")
-    note = instruction_note(wanted, "scripted", follows_instructions=False)
-    assert fate in note
-    assert "qwen2.5-coder-0.5b-instruct follows them" in note
+def test_the_note_on_an_ignored_instruction_reports_that_a_file_without_comments_receives_none():
+    wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", "json"), 0, 3, "double it")
+    assert "receives none" in instruction_note(wanted, "scripted", follows_instructions=False)
 
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():
