@@ -8,21 +8,23 @@ from .conftest import cases, judged
 
 JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
 CLASS = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
+QUOTE = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
 
 
 @pytest.mark.parametrize(
-    ("language", "above", "fill"),
+    ("language", "marked", "fill"),
     [
-        pytest.param("typescript", CLASS + "    this.items.", "push(item;", id="a bracket of the fill stays open"),
-        pytest.param("typescript", CLASS, "    this.items.push(item));", id="a bracket too many"),
-        pytest.param("typescript", CLASS + "    const a = ", "= 1;", id="an operator without its operand"),
-        pytest.param("go", "package a\n\nfunc f() {\n    ", "a := := 1", id="two operators"),
-        pytest.param("java", JAVA + "    ", "public boolean boolean isEmpty( {", id="a header with a mistake"),
-        pytest.param("ruby", "class A\n  def b\n    ", "c = = 1", id="two operators in ruby"),
+        pytest.param("typescript", f"{CLASS}    this.items.¦", "push(item;", id="a bracket of the fill stays open"),
+        pytest.param("typescript", f"{CLASS}¦", "    this.items.push(item));", id="a bracket too many"),
+        pytest.param("typescript", f"{CLASS}    const a = ¦", "= 1;", id="an operator without its operand"),
+        pytest.param("go", "package a\n\nfunc f() {\n    ¦", "a := := 1", id="two operators"),
+        pytest.param("java", f"{JAVA}    ¦", "public boolean boolean isEmpty( {", id="a header with a mistake"),
+        pytest.param("ruby", "class A\n  def b\n    ¦", "c = = 1", id="two operators in ruby"),
+        pytest.param("rust", QUOTE, '"f', id="a quote that ends in code below"),
     ],
 )
-def test_a_mistake_at_the_end_of_an_unfinished_file_is_refused(language, above, fill):
-    result = judged(above + "¦", fill, language)
+def test_a_mistake_in_an_unfinished_file_is_refused(language, marked, fill):
+    result = judged(marked, fill, language)
     assert isinstance(result, Rejection)
     assert result.reason is Reason.SYNTAX_ERROR
 
@@ -60,8 +62,3 @@ COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 )
 def test_a_right_fill_is_kept(language, marked, fill):
     assert judged(marked, fill, language) == Candidate(fill, -0.5)
-
-
-def test_a_quote_that_ends_in_code_below_is_refused():
-    marked = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
-    assert isinstance(judged(marked, '"f', "rust"), Rejection)
