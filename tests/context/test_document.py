@@ -86,8 +86,7 @@ def test_a_keystroke_scans_only_the_changed_characters(monkeypatch):
     assert scanned == [3]
 
 
-def cursor_of(marked):
-    return Cursor.at(marked.replace("|", "", 1), marked.index("|"))
+GIANT = "a" * 5 * REACH
 
 
 @pytest.mark.parametrize(
@@ -100,14 +99,11 @@ def cursor_of(marked):
         pytest.param("a\r\n\tb|c\r\nd", Cursor("\tb", "c", ("a",), ("d",)), id="CRLF and a tab"),
         pytest.param("a\rb|c\rd", Cursor("b", "c", ("a",), ("d",)), id="CR"),
         pytest.param("a\x0cb|\u2028c", Cursor("a\x0cb", "\u2028c"), id="form feed and U+2028 end no line"),
+        pytest.param(f"{GIANT}|{GIANT}", Cursor("a" * REACH, "a" * REACH), id="a giant line is cut"),
     ],
 )
 def test_the_cursor_has_its_line_and_the_lines_around_it(marked, cursor):
-    assert cursor_of(marked) == cursor
-
-
-def test_a_giant_line_is_cut():
-    assert Cursor.at("a" * 10 * REACH, 5 * REACH) == Cursor("a" * REACH, "a" * REACH)
+    assert Cursor.at(marked.replace("|", "", 1), marked.index("|")) == cursor
 
 
 TABS = TextStyle("\n", True)
