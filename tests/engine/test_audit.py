@@ -103,6 +103,12 @@ def test_a_record_has_the_task_and_the_language_and_no_path(tmp_path, request_, 
     assert not any(word in text for word in ("secret", "double", "any words"))
 
 
+@pytest.mark.parametrize("path", ["/home/ann/secret/model.gguf", "C:\\ann\\model.gguf"])
+def test_no_folder_of_a_model_is_recorded(tmp_path, path):
+    fill = dataclasses.replace(result((Candidate("x", -0.1),)), model=path)  # llama-server reports its file
+    assert recorded(tmp_path, fill).model == "model.gguf"
+
+
 @pytest.mark.parametrize(
     ("outcome", "wanted"),
     [
