@@ -104,9 +104,11 @@ def data_of(option):
 
 def test_candidates_are_tested_by_confidence_until_one_passes(verify):
     options = candidates("1", "2", "3")
-    passing, trials = verify("grep -q 2 a.py").first_passing(options[::-1], data_of, ignore)
+    test = verify("grep -q 1 a.py && sleep 1000; grep -q 2 a.py", seconds=5.0)
+    passing, trials = test.first_passing(options[::-1], data_of, ignore)
     assert passing is options[1]
     assert [(trial.text, trial.passes) for trial in trials] == [("1", False), ("2", True)]
+    assert trials[0].outcome == "does not end within 5 s"
 
 
 def test_what_a_test_writes_changes_neither_the_folder_nor_the_next_run(verify, folder):
