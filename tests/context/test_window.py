@@ -76,7 +76,7 @@ def test_prefix_and_suffix_are_next_to_the_cursor_within_the_budget(text, prefix
     assert len(prompt.suffix) <= suffix_chars
 
 
-@given(st.text("ab \t\r\n\x0c\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
+@given(st.text("ab \t\r\n\x0c\0\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
 def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
     offset = data.draw(st.integers(0, len(text)))
     prompt = prompt_at(Snapshot("u", text), offset, prefix_chars=num_chars, suffix_chars=num_chars)

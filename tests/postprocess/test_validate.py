@@ -72,7 +72,7 @@ def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested()
     assert judged("  |\n", prose, "plaintext") == Candidate(prose, -0.5)
 
 
-buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
+buffers = st.text("ab1 ('\"):#\t\r\n\x0c\0é😋", max_size=60)
 fills = st.text("ab1 ('\"):#\t\n", max_size=30).map(str.encode) | st.binary(max_size=8)
 
 
