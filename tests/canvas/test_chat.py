@@ -128,13 +128,6 @@ def test_code_and_instruction_of_a_rewrite_are_text_in_whole_lines(selection, sh
     assert shown in spelled(rewrite_layout(prompt, TOKENIZER, SPEC, 2000).prompt_ids)
 
 
-def test_typing_within_a_line_does_not_change_the_prompt():
-    line = "    return compute(x)"
-    layouts = [fill_layout(replace(PROMPT, prefix="def f(x):\n" + line[:size])) for size in range(len(line) + 1)]
-    assert len({tuple(layout.prompt_ids.tolist()) for layout in layouts}) == 1
-    assert [spelled(layout.head_ids) for layout in layouts] == [line[:n] for n in range(len(line) + 1)]
-
-
 def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
     lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
     layouts = [fill_layout(replace(PROMPT, prefix="a\n" + line)) for line in lines]
@@ -244,11 +237,6 @@ def test_special_tokens_that_are_spelled_in_a_text_stay_text(layout):
 def test_a_conversation_must_end_with_a_message_of_the_user(turns):
     with pytest.raises(RequestError, match="its last message must be the user's"):
         chat_layout(turns, TOKENIZER, SPEC)
-
-
-def test_a_conversation_longer_than_the_context_is_refused():
-    with pytest.raises(RequestError, match=r"shorten it, or raise model\.context_length"):
-        chat_layout((Turn(Role.USER, "x" * 1000),), TOKENIZER, SPEC)
 
 
 def test_thinking_opens_the_systems_turn_and_leaves_the_thought_open():

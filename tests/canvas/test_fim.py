@@ -1,4 +1,4 @@
-"""Prompts of causal models: sentinels in either order, or none; snippets of other files; prompt formats."""
+"""Prompts of a completion: sentinels in either order, or none; snippets of other files; prompt formats."""
 
 from dataclasses import replace
 from unittest.mock import Mock
@@ -10,11 +10,12 @@ from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, takes_snippets
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses, PromptFormat
 from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import ModelUnsupportedError
 
 TOKENIZER = ByteTokenizer()
 START_ID = 298
 PREFIX_ONLY = replace(MASK_SPEC, fim=None, prompt_format=PromptFormat.PREFIX)
+INFILL = replace(PREFIX_ONLY, prompt_format=PromptFormat.INFILL)
 
 
 def ids_of(text):
@@ -39,10 +40,20 @@ def shown(prefix, suffix, max_tokens=100, spec=MASK_SPEC):
         pytest.param(PREFIX_ONLY, "x ab", ids_of("x"), id="prefix only, up to a token boundary"),
         pytest.param(PREFIX_ONLY, "ab", ids_of("\n"), id="prefix only, in the first word"),
         pytest.param(PREFIX_ONLY, "", ids_of("\n"), id="prefix only, at the start of the buffer"),
+        pytest.param(INFILL, "abc", ids_of("a"), id="most of a short prefix is in the canvas"),
+        pytest.param(INFILL, "a", ids_of("a"), id="one character"),
+        pytest.param(INFILL, "", ids_of("\n"), id="canvas at the start of the buffer"),
+        pytest.param(replace(INFILL, start_ids=(START_ID,)), "", [START_ID], id="a start token"),
     ],
 )
 def test_a_prompt_is_never_empty(spec, prefix, ids):
     assert layout_of(Prompt(prefix, "yz"), TOKENIZER, spec, 100).prompt_ids.tolist() == ids
+
+
+def test_infill_puts_the_end_of_the_prefix_into_the_canvas_and_the_rest_into_the_prompt():
+    layout = layout_of(Prompt("def f(x):\n    return ", "\n\nf(1)\n"), TOKENIZER, INFILL, 100)
+    parts = (layout.prompt_ids, layout.head_ids, layout.tail_ids)
+    assert [text_of(ids) for ids in parts] == ["def f(x):\n   ", " return ", "\n\nf(1)\n"]
 
 
 def test_a_long_suffix_keeps_its_beginning_and_at_most_its_fraction():
@@ -67,8 +78,6 @@ def test_the_format_infill_drops_the_causal_head_and_the_expectations_of_the_mod
     expectations = (ExpectedPasses("block", DecoderName.DIFFUSION, 0.0, 0.0, 3.0, 0.5),)
     spec = in_infill_format(replace(MASK_SPEC, expectations=expectations))
     assert (spec.prompt_format, spec.expectations, spec.has_causal_head) == (PromptFormat.INFILL, (), False)
-    with pytest.raises(RequestError, match="scripted has no canvas between frozen text, which infill needs"):
-        in_infill_format(replace(MASK_SPEC, sampling=None, canvas_lengths=()))
 
 
 @pytest.mark.parametrize("name", [PromptFormat.INFILL, PromptFormat.PREFIX])
@@ -88,10 +97,6 @@ CHUNKS = (
 
 def prompt(*chunks, language="python"):
     return Prompt("x = ", "\n", path="pkg/x.py", language=language, snippets=Snippets(chunks))
-
-
-def fim_ids(prompt, spec=MASK_SPEC):
-    return layout_of(prompt, TOKENIZER, spec, 1000).prompt_ids.tolist()
 
 
 def snippet_text(prompt, max_tokens=1000):
@@ -121,15 +126,8 @@ def test_of_the_output_of_a_test_the_end_is_kept_before_all_other_snippets(lengt
     assert kept == lines[-len(kept) :]
 
 
-def test_the_most_important_snippet_of_a_source_is_nearest_to_the_code():
-    snippets = [Snippet(SnippetSource.OPEN_FILES, path, "x = 1") for path in ("first.py", "second.py")]
-    text = snippet_text(prompt(*snippets))
-    assert text.index("second.py") < text.index("first.py")
-
-
 def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():
-    assert fim_ids(prompt()) == fim_ids(Prompt("x = ", "\n"))
-    assert snippet_text(prompt(*CHUNKS), 40) == ""
+    assert snippet_text(prompt()) == snippet_text(prompt(*CHUNKS), 40) == ""
 
 
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX, PromptFormat.INFILL])
@@ -148,16 +146,13 @@ def test_paths_are_comments_of_the_language_or_else_of_the_snippets_language(lan
 @pytest.mark.parametrize(
     ("spec", "when", "expected"),
     [
-        pytest.param(MASK_SPEC, "auto", False, id="untrained"),
-        pytest.param(MASK_SPEC, "always", True, id="untrained, always"),
         pytest.param(WITH_FILES, "auto", True, id="file separator"),
-        pytest.param(WITH_FILES, "never", False, id="file separator, never"),
         pytest.param(replace(MASK_SPEC, prompt_format=PromptFormat.INSTRUCT), "auto", True, id="instructions"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "auto", True, id="trained"),
         pytest.param(replace(MASK_SPEC, takes_snippets=True), "never", False, id="trained, never"),
     ],
 )
-def test_snippets_depend_on_the_setting_and_on_the_training(spec, when, expected):
+def test_models_that_were_trained_with_snippets_get_them_unless_the_user_turns_them_off(spec, when, expected):
     assert takes_snippets(spec, when) is expected
 
 

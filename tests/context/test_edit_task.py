@@ -19,14 +19,10 @@ DOCUMENTED = 'def f():\n    """One |line."""\n    return 1\n'
         pytest.param('def f():\n    """|', "a.py", "python", EditTask.DOCSTRING, id="a docstring that is begun"),
         pytest.param('r"""|x"""\n', "a.py", "python", EditTask.DOCSTRING, id="the docstring of a module"),
         pytest.param('q = """\nselect |a\n"""\n', "a.py", "python", EditTask.LINE_END, id="a string in an assignment"),
-        pytest.param(
-            'run(\n    """\n  a |b"""\n)\n', "a.py", "python", EditTask.LINE_END, id="a string as an argument"
-        ),
+        pytest.param('run(\n    """\n  a |b"""\n)\n', "a.py", "python", EditTask.LINE_END, id="a string argument"),
         pytest.param("a = 1  # the |first\n", "a.py", "python", EditTask.DOCSTRING, id="a comment"),
         pytest.param('a = "#" + |\n', "a.py", "python", EditTask.LINE_END, id="a mark of a comment in a string"),
-        pytest.param(
-            "/* the\n * |first */\n", "a.js", "javascript", EditTask.DOCSTRING, id="a comment of several lines"
-        ),
+        pytest.param("/* the\n * |first */\n", "a.js", "javascript", EditTask.DOCSTRING, id="a block comment"),
         pytest.param("/* b */\na = |\n", "a.js", "javascript", EditTask.LINE_END, id="after a comment"),
         pytest.param("f('a/**/*.js')\nb = |\n", "a.js", "javascript", EditTask.LINE_END, id="a pattern of files"),
         pytest.param("a = `http://|`\n", "a.js", "javascript", EditTask.LINE_END, id="a mark in an open string"),

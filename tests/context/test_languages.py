@@ -1,46 +1,34 @@
 import pytest
 
-from dg_lsp.context.languages import LANGUAGE_IDS, PLAIN, grammar_of, language_id_of, language_of, opening_of
+from dg_lsp.context.languages import LANGUAGE_IDS, grammar_of, language_id_of, language_of, opening_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 
 
-def opening(marked, language="python"):
-    return opening_of(marked.replace("|", "", 1), marked.index("|"), language)
-
-
 @pytest.mark.parametrize(
-    ("marked", "expected"),
+    ("language", "marked", "expected"),
     [
-        ("def f():|\n", "\n    "),
-        ("def f():|", "\n    "),
-        ("class A(B):|\n\n\nx = 1\n", "\n    "),
-        ("if x:\n  y()\nfor a in b:|\n", "\n  "),
-        ("def f():\n    if x == {1: 2}:|\n    return 1\n", "\n        "),
-        ("def f():\r\n    pass\r\nwhile True:  # ever|\r\n", "\r\n    "),
-        ("def f():\n\tif x:|\n", "\n\t\t"),
-        ("try:|   \n", "\n    "),
-        ("async def f() -> int:|\n", "\n    "),
+        ("python", "def f():|\n", "\n    "),
+        ("python", "def f():|", "\n    "),
+        ("python", "class A(B):|\n\n\nx = 1\n", "\n    "),
+        ("python", "if x:\n  y()\nfor a in b:|\n", "\n  "),
+        ("python", "def f():\n    if x == {1: 2}:|\n    return 1\n", "\n        "),
+        ("python", "def f():\r\n    pass\r\nwhile True:  # ever|\r\n", "\r\n    "),
+        ("python", "def f():\n\tif x:|\n", "\n\t\t"),
+        ("python", "try:|   \n", "\n    "),
+        ("python", "async def f() -> int:|\n", "\n    "),
+        # no block
+        ("python", "def f():|\n\n    return 1\n", ""),  # has a body
+        ("python", "def f()|:\n", ""),  # text follows the cursor
+        ("python", "x: int = {1:|\n", ""),
+        ("python", "print(a[1:|\n", ""),
+        ("python", "lambda x:|\n", ""),
+        ("python", "# if this:|\n", ""),
+        ("python", "    |\n", ""),
+        ("ruby", "if x:|\n", ""),
     ],
 )
-def test_an_opened_block_begins_on_the_next_line(marked, expected):
-    assert opening(marked) == expected
-
-
-@pytest.mark.parametrize(
-    ("language", "marked"),
-    [
-        ("python", "def f():|\n\n    return 1\n"),  # has a body
-        ("python", "def f()|:\n"),  # text follows the cursor
-        ("python", "x: int = {1:|\n"),
-        ("python", "print(a[1:|\n"),
-        ("python", "lambda x:|\n"),
-        ("python", "# if this:|\n"),
-        ("python", "    |\n"),
-        ("ruby", "if x:|\n"),
-    ],
-)
-def test_no_block_begins_elsewhere(language, marked):
-    assert opening(marked, language) == ""
+def test_a_block_that_a_header_opens_begins_on_the_next_line(language, marked, expected):
+    assert opening_of(marked.replace("|", "", 1), marked.index("|"), language) == expected
 
 
 GRAMMARS = [language for language in map(language_of, LANGUAGE_IDS) if language.grammar]
@@ -49,12 +37,6 @@ GRAMMARS = [language for language in map(language_of, LANGUAGE_IDS) if language.
 @pytest.mark.parametrize("language", GRAMMARS, ids=lambda language: language.id)
 def test_a_grammar_of_the_table_loads_in_the_installed_tree_sitter(language):
     assert grammar_of(language.grammar) is not None
-
-
-def test_an_unknown_language_is_plain_text():
-    assert language_of("brainfuck") is PLAIN
-    assert not PLAIN.grammar
-    assert grammar_of("") is None
 
 
 def test_a_missing_grammar_is_reported_once_with_the_command_that_installs_it(caplog):

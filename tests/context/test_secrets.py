@@ -9,7 +9,6 @@ from re import _parser as parser
 import pytest
 
 from dg_lsp.context.exclusion import MASK, _secrets, mask_secrets
-from dg_lsp.context.window import MAX_LINE, windows_of
 
 RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
 NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
@@ -108,16 +107,8 @@ def _member(node):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_takes_linear_time(rule):
     regex, keyword = re.compile(RULES[rule]["regex"]), RULES[rule]["keywords"][0]
-    for fragment in (
-        keyword,
-        f"{keyword} = '",
-        f"{keyword.upper()}-",
-        f"{keyword}a1.",
-        f"{keyword} \t",
-        "a",
-        "aB1-",
-        "1",
-    ):
+    beginnings = (keyword, f"{keyword} = '", f"{keyword.upper()}-", f"{keyword}a1.", f"{keyword} \t")
+    for fragment in (*beginnings, "a", "aB1-", "1"):
         short, long = (fragment * (size // len(fragment)) + "!" for size in (25_000, 100_000))
         # quadratic time would be 16 times as long; the summand is for times that are too short to compare
         assert any(_seconds(regex, long) < 8 * _seconds(regex, short) + 0.05 for _ in range(3)), fragment
@@ -127,11 +118,3 @@ def _seconds(regex, text):
     began = time.process_time()
     regex.sub(MASK, text)
     return time.process_time() - began
-
-
-def test_a_token_at_the_end_of_what_is_shown_is_not_cut():
-    token = "ghp_" + "a1" * 18
-    for column in range(MAX_LINE - 45, MAX_LINE + 2):
-        line = "x" * (column - 3) + f' = "{token}"'
-        [window] = windows_of(line)
-        assert "ghp_" not in mask_secrets("\n".join(window.lines))

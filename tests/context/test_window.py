@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import STRIDE, WINDOW, Prompt, prompt_at, windows_of
-from dg_lsp.errors import UsageError
 
 CODE = "".join(f"    value_{i} = compute({i})\n" for i in range(400))
 
@@ -63,12 +62,6 @@ def test_the_prefix_begins_in_steps_within_its_budget(marked, prefix_chars, pref
     assert shown(marked, prefix_chars=prefix_chars).prefix == prefix
 
 
-def test_an_offset_outside_of_the_buffer_is_refused():
-    for offset in (-1, 4):
-        with pytest.raises(UsageError, match="outside the 3 characters"):
-            prompt_at(Snapshot("u", "abc"), offset, prefix_chars=9, suffix_chars=9)
-
-
 lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60)
 
 
@@ -83,7 +76,7 @@ def test_prefix_and_suffix_are_next_to_the_cursor_within_the_budget(text, prefix
     assert len(prompt.suffix) <= suffix_chars
 
 
-@given(st.text("ab \t\r\n\x0c\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
+@given(st.text("ab \t\r\n\x0c\0\u2028e\u0301😋\ud83d\u200d", max_size=300), st.integers(0, 90), st.data())
 def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
     offset = data.draw(st.integers(0, len(text)))
     prompt = prompt_at(Snapshot("u", text), offset, prefix_chars=num_chars, suffix_chars=num_chars)

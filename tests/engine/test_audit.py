@@ -84,6 +84,7 @@ def test_fill_leaves_its_numbers_and_no_text(tmp_path):
 
 
 CODE = Snapshot("file:///secret/tests/a.py", "x = 1\n")
+UNKNOWN = dataclasses.replace(CODE, uri="file:///a.x", language="any words")
 
 
 @pytest.mark.parametrize(
@@ -92,12 +93,7 @@ CODE = Snapshot("file:///secret/tests/a.py", "x = 1\n")
         pytest.param(FillRequest(CODE, 4), EditTask.TEST, "python", id="fill"),
         pytest.param(RewriteRequest(CODE, 0, 5, "double it"), EditTask.INSTRUCTION, "python", id="instruction"),
         pytest.param(RewriteRequest(CODE, 0, 5), EditTask.REWRITE, "python", id="rewrite"),
-        pytest.param(
-            FillRequest(dataclasses.replace(CODE, uri="file:///a.x", language="any words"), 4),
-            EditTask.LINE_END,
-            "plaintext",
-            id="a language that only the client knows",
-        ),
+        pytest.param(FillRequest(UNKNOWN, 4), EditTask.LINE_END, "plaintext", id="a language of the client"),
     ],
 )
 def test_a_record_has_the_task_and_the_language_and_no_path(tmp_path, request_, task, language):
@@ -116,13 +112,11 @@ def test_no_folder_of_a_model_is_recorded(tmp_path, path):
 @pytest.mark.parametrize(
     ("outcome", "wanted"),
     [
-        ({"outcome": result((), Reason.EMPTY)}, ("nothing", "empty")),
-        ({"outcome": result((), Reason.LOW_CONFIDENCE)}, ("nothing", "low-confidence")),
-        ({"outcome": FillResult.unfinished()}, ("unfinished", "unfinished")),
-        ({"error": BackendError("x")}, ("failed", "BackendError")),
-        ({"cancels": True}, ("cancelled", "")),
+        pytest.param({"outcome": result((), Reason.EMPTY)}, ("nothing", "empty"), id="nothing"),
+        pytest.param({"outcome": FillResult.unfinished()}, ("unfinished", "unfinished"), id="unfinished"),
+        pytest.param({"error": BackendError("x")}, ("failed", "BackendError"), id="failed"),
+        pytest.param({"cancels": True}, ("cancelled", ""), id="cancelled"),
     ],
-    ids=["nothing", "low confidence", "unfinished", "failed", "cancelled"],
 )
 def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted):
     record = recorded(tmp_path, **outcome)

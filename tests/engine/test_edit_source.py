@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from gates import TIMEOUT
 from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import LineIndex, Snapshot
@@ -30,22 +29,15 @@ class Tokenizer(ByteTokenizer):
         return MIDDLE_ID if spelling == "<[fim-middle]>" else None
 
 
-def denoiser_of(answer, spec=SPEC, **script):
-    denoiser = ScriptedDenoiser(answer, spec=spec, **script)
-    denoiser.tokenizer = Tokenizer()
-    return denoiser
-
-
 def request_of(code=CODE, at="return", edits=(EDIT,), **options):
     snapshot = Snapshot("file:///a.py", code)
     return NextEditRequest(snapshot, LineIndex.of(code), tuple(edits), code.index(at), **options)
 
 
-def proposed(answer, request=None, deadline=math.inf, **script):
-    denoiser = denoiser_of(answer, **script)
-    engine = engine_for(denoiser)
-    request = request or request_of()
-    return drain(request.run(engine, deadline)), denoiser
+def proposed(answer, request=None, spec=SPEC):
+    denoiser = ScriptedDenoiser(answer, spec=spec)
+    denoiser.tokenizer = Tokenizer()
+    return drain((request or request_of()).run(engine_for(denoiser), math.inf)), denoiser
 
 
 def applied(result, code=CODE):
@@ -98,12 +90,11 @@ MIXED = CODE.replace("\n\n\n", "\r\n\n\n")
 @pytest.mark.parametrize(
     ("code", "answer", "edited"),
     [
-        (EMOJI.replace("\n", "\r\n"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r\n")),
-        (EMOJI.replace("\n", "\r"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r")),
-        (MIXED, ANSWER, MIXED.replace("return w", "return width")),
-        ("", "x = 1\n", "x = 1"),
+        pytest.param(EMOJI.replace("\n", "\r\n"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r\n"), id="CRLF"),
+        pytest.param(EMOJI.replace("\n", "\r"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r"), id="CR"),
+        pytest.param(MIXED, ANSWER, MIXED.replace("return w", "return width"), id="mixed"),
+        pytest.param("", "x = 1\n", "x = 1", id="an empty file"),
     ],
-    ids=["CRLF", "CR", "mixed", "an empty file"],
 )
 def test_line_ends_and_emoji_stay_as_they_are(code, answer, edited):
     result, _ = proposed(answer, request_of(code, "return" if code else "", [EDIT] if code else []))
@@ -116,11 +107,6 @@ def test_the_model_stops_once_the_answer_joins_the_unchanged_lines():
     result, denoiser = proposed(answer, request_of(code, "x0", []))
     assert applied(result, code) == answer
     assert denoiser.num_steps < len(answer) / 2
-
-
-def test_an_answer_that_is_not_finished_at_the_deadline_is_unfinished():
-    result, _ = proposed(ANSWER, deadline=0.0)
-    assert (result.proposals, result.reason, result.is_unfinished) == ((), Reason.UNFINISHED, True)
 
 
 def test_an_unlikely_answer_is_not_proposed(monkeypatch):
@@ -158,22 +144,17 @@ def test_a_repetition_comes_before_the_edits_of_a_model():
 
 UNREPEATED = "a = 1\nsecond = 2\nc = 3\n"
 PLACES = tuple(Proposal(start, start + 1, "x", 0.9) for start in (0, 17))
+UNSTABLE = NextEditResult((), "zeta", reason=Reason.UNFINISHED)
 
 
 @pytest.mark.parametrize(
     ("result", "select", "starts", "reason"),
     [
-        (None, list, [], NOT_REPEATED),
-        (NextEditResult(PLACES, "zeta"), list, [17, 0], ""),
-        (NextEditResult(PLACES, "zeta"), lambda _: [], [], DISMISSED),
-        (
-            NextEditResult((), "zeta", reason=Reason.UNFINISHED),
-            list,
-            [],
-            f"{NOT_REPEATED}; the edit of zeta was not stable at the deadline",
-        ),
+        pytest.param(None, list, [], NOT_REPEATED, id="no model"),
+        pytest.param(NextEditResult(PLACES, "zeta"), list, [17, 0], "", id="the next place first"),
+        pytest.param(NextEditResult(PLACES, "zeta"), lambda _: [], [], DISMISSED, id="none is wanted"),
+        pytest.param(UNSTABLE, list, [], f"{NOT_REPEATED}; the edit of zeta was not stable at the deadline", id="none"),
     ],
-    ids=["no model", "the next place first", "none is wanted", "no edit of the model"],
 )
 def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, reason):
     edit = Edit(1, "", "second = 1\n", "second = 2\n", "")
@@ -185,11 +166,10 @@ def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, r
 @pytest.mark.parametrize(
     ("code", "edit", "line_end"),
     [
-        ("a\nbc\nd\n", Edit(1, "", "b\n", "bc\n", ""), 4),
-        ("a\nd\n", Edit(1, "", "b\n", "", ""), 3),
-        ("a", Edit(1, "", "b\n", "", ""), 1),
+        pytest.param("a\nbc\nd\n", Edit(1, "", "b\n", "bc\n", ""), 4, id="the edited line"),
+        pytest.param("a\nd\n", Edit(1, "", "b\n", "", ""), 3, id="after a deletion"),
+        pytest.param("a", Edit(1, "", "b\n", "", ""), 1, id="after a deletion at the end"),
     ],
-    ids=["the edited line", "after a deletion", "after a deletion at the end"],
 )
 def test_without_a_cursor_the_last_edited_line_ends_there(code, edit, line_end):
     assert NextEditRequest(Snapshot("file:///a.py", code), LineIndex.of(code), (edit,)).cursor == line_end
@@ -232,11 +212,3 @@ def test_what_diffusion_does_not_propose_has_a_reason(monkeypatch, script, reaso
     monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
     result, _ = denoised(script.replace("\r", "").rstrip())
     assert (result.proposals, result.reason) == ((), reason)
-
-
-def test_a_newer_request_for_the_document_cancels_the_older_one(scheduler_of):
-    scheduler = scheduler_of(denoiser_of(ANSWER, step_seconds=0.01))
-    scheduler.ready.result(TIMEOUT)
-    first, second = scheduler.submit(request_of()), scheduler.submit(request_of())
-    assert second.result(TIMEOUT).proposals
-    assert first.cancelled()

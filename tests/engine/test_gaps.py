@@ -23,26 +23,19 @@ INFILL_SPECS = [
 ]
 
 
-class GapsModel:
+class GapsModel(ScriptedDenoiser):
     """Predicts its texts in the gaps of a canvas, which it finds by the frozen text; shorter gaps are less probable."""
 
-    num_slots = 1
-
     def __init__(self, spec, fills, known):
-        self.spec, self.tokenizer = spec, ByteTokenizer()
+        super().__init__("", spec=spec)
         self._fills, self._known = fills, [self.tokenizer.encode(text).tolist() or [END_ID] for text in known]
         self.canvases = []
-        self.prompt = ""
 
-    def prefill(self, _slot, prompt_ids, _most=0):
-        self.prompt = self.tokenizer.decode(prompt_ids).decode()
-        return len(prompt_ids)
-
-    def predict(self, _slot, canvases, *_):
+    def predict(self, slot, canvases, *options):
         self.canvases.append([canvas.tolist() for canvas in canvases])
-        return [self._prediction(canvas) for canvas in canvases]
+        return super().predict(slot, canvases, *options)
 
-    def _prediction(self, canvas):
+    def _prediction(self, canvas, *_):
         ids, confidence, entropy = canvas.copy(), np.full(len(canvas), 0.5, np.float32), np.zeros(len(canvas))
         listed, ends = canvas.tolist(), [0]
         for known in self._known:
@@ -98,19 +91,6 @@ def test_gaps_that_do_not_fit_into_one_canvas_share_several():
     assert max(sum(map(len, canvases)) for canvases in model.canvases) <= 256, "more than a runtime takes in a pass"
 
 
-def scripted(prefix, _suffix):
-    line = prefix.rpartition("\n")[2]
-    return {"    x = ": "a * 2", "    return g(": "x"}.get(line, "print(x)" if "# TODO: log" in prefix else "")
-
-
-def test_a_model_of_one_gap_fills_them_one_after_the_other():
-    engine, blocks = engine_of(ScriptedDenoiser(scripted)), []
-    result = drain(request().run(engine, float("inf")), lambda step: len(step.ids) and blocks.append(step.block))
-    assert applied(result) == FILLED
-    assert sorted(set(blocks)) == [0, 1, 2]
-    assert result.steps == len(blocks)
-
-
 def test_the_joint_canvas_can_be_requested():
     fills, known = ["a * 2", "print(x)", "x"], ["", "\n    # TODO: log\n    ", "\n    return g(", ""]
     fim = replace(MASK_SPEC.fim, cut=PromptCut.TOKEN)  # no causal pass spells what precedes the first gap
@@ -118,7 +98,7 @@ def test_the_joint_canvas_can_be_requested():
     model._known[0] = []
     result = drain(request(decoder=DecoderName.INFILL).run(engine_of(model), float("inf")))
     assert applied(result) == FILLED
-    assert model.prompt.endswith("def f(a):\n    x = ")
+    assert model.tokenizer.decode(model._slots[0][0]).endswith(b"def f(a):\n    x = ")
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from dg_lsp.engine import next_edit
 from dg_lsp.engine.next_edit import Proposal, from_newest_edit, repetitions, takes_back
 
 
-def proposals(text, *edits):
-    """The lines that are proposed after edits, each of which replaces the first occurrence of a text."""
+def edited(text, *edits):
+    """The text after edits, each of which replaces the first occurrence of a text, and their history."""
     history = EditHistory()
     for old, new in edits:
         start = text.index(old)
         history.change(LineIndex.of(text), start, start + len(old), new, 0.0)
         text = text[:start] + new + text[start + len(old) :]
     lines = LineIndex.of(text)
-    return [proposal.changed_line(lines)[1].strip() for proposal in repetitions(lines, history.edits(lines, 0.0))]
+    return lines, history.edits(lines, 0.0)
 
 
 RENAMED = """\
@@ -26,6 +26,7 @@ def scale(width, factor):
         raise ValueError(width)
     return width * factor
 """
+RENAMES = [("width", "length"), ("width <", "length <")]
 CALLS = """\
 first = load(path, mode)
 second = load(path, mode)
@@ -41,89 +42,48 @@ ATTRIBUTES = """\
 @pytest.mark.parametrize(
     ("text", "edits", "expected"),
     [
-        (
-            RENAMED,
-            [("width", "length"), ("width <", "length <")],
-            {"raise ValueError(length)", "return length * factor"},
-        ),
-        (CALLS, [("mode)", "mode, strict=True)")], {"second = load(path, mode, strict=True)"}),
-        (ATTRIBUTES, [("logger.warn", "logger.warning")], {'logger.warning("still none")'}),
-        ("a = f(x, None)\nb = f(x, None)\n", [(", None", "")], {"b = f(x)"}),
-        ("swap(old, old)\nkeep\nswap(old, old)\n", [("old, old", "new, new")], {"swap(new, new)"}),
-        ("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}),
-        ("a = get(x)\r\nb = get(x)\r\n", [("get(x)\r", "get(x).run()\r")], {"b = get(x).run()"}),
-    ],
-    ids=[
-        "a rename",
-        "an added argument",
-        "an attribute",
-        "a removed argument",
-        "two places of a line",
-        "emoji and CRLF",
-        "the end of a line with CRLF",
+        pytest.param(RENAMED, RENAMES, {"raise ValueError(length)", "return length * factor"}, id="a rename"),
+        pytest.param(CALLS, [("mode)", "mode, x=True)")], {"second = load(path, mode, x=True)"}, id="a new argument"),
+        pytest.param(ATTRIBUTES, [("warn", "warning")], {'logger.warning("still none")'}, id="an attribute"),
+        pytest.param("a = f(x, None)\nb = f(x, None)\n", [(", None", "")], {"b = f(x)"}, id="a removed argument"),
+        pytest.param("f(old, old)\na\nf(old, old)\n", [("old, old", "b, b")], {"f(b, b)"}, id="two places of a line"),
+        pytest.param("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}, id="emoji"),
+        pytest.param("a = f(x)\r\nb = f(x)\r\n", [("f(x)\r", "f(x).a()\r")], {"b = f(x).a()"}, id="a CRLF line end"),
+        pytest.param(RENAMED, [], set(), id="no edit"),
+        pytest.param("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")], set(), id="another number"),
+        pytest.param("a = width\nb = width\n", [("width", "w"), ("w", "width")], set(), id="an edit that is undone"),
+        pytest.param("x = 1\n" * 400, [("x = 1", "y = 2")], set(), id="too many places"),
+        pytest.param("", [("", "x")], set(), id="an empty file"),
+        pytest.param("'unclosed\n(((\n", [("(((", ")))")], set(), id="broken code"),
     ],
 )
-def test_an_edit_is_repeated(text, edits, expected):
-    assert set(proposals(text, *edits)) == expected
+def test_an_edit_is_repeated_in_the_same_context_only(text, edits, expected):
+    lines, history = edited(text, *edits)
+    assert {edit.changed_line(lines)[1].strip() for edit in repetitions(lines, history)} == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "edits"),
-    [
-        (RENAMED, []),
-        ("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")]),
-        ("a = width\nb = width\n", [("width", "length"), ("length", "width")]),
-        ("x = 1\n" * 400, [("x = 1", "y = 2")]),
-        ("", [("", "x")]),
-        ("'unclosed\n(((\n", [("(((", ")))")]),
-    ],
-    ids=["no edit", "another number", "an edit that is undone", "too many places", "an empty file", "broken code"],
-)
-def test_nothing_is_proposed_without_the_same_context(text, edits):
-    assert proposals(text, *edits) == []
-
-
-CALL = "first = load(path)\nsecond = load(path)\n"
-
-
-def edit_of(text, old, new):
-    """The text after one edit, and that edit."""
-    start = text.index(old)
-    history = EditHistory()
-    history.change(LineIndex.of(text), start, start + len(old), new, 0.0)
-    lines = LineIndex.of(text[:start] + new + text[start + len(old) :])
-    return lines, history.edits(lines, 0.0)
+FIRST = "first = load(path)\n"
+CALL = f"{FIRST}second = load(path)\n"
+MODE = ("path)", "path, mode)")
 
 
 @pytest.mark.parametrize(
     ("text", "edit", "proposed", "is_reversal"),
     [
-        (CALL, ("path)", "path, mode)"), ("path, mode)", "path)"), True),
-        (CALL.replace("\n", "\r\n"), ("path)", "path, mode)"), (", mode", ""), True),
-        ("# 😀\n" + CALL, ("path)", "path, mode)"), (", mode", ""), True),
-        (CALL, ("first", "import os\nfirst"), ("import os\n", ""), True),
-        (CALL, ("first = load(path)\n", ""), ("second", "first = load(path)\nsecond"), True),
-        (CALL, ("path)", "path, mode)"), (", mode)\n", ")  \n"), True),
-        (CALL, ("first", "    first"), ("    first", "        first"), False),
-        (CALL, ("path)", "path, mode)"), (", mode", ", kind"), False),
-        (CALL, ("load(path)", "load(path"), ("load(path", "load(path)"), False),
-        (CALL, ("load(path)", "load(path))"), ("load(path)", "load((path)"), False),
-    ],
-    ids=[
-        "a changed line",
-        "CRLF",
-        "emoji",
-        "an inserted line",
-        "a deleted line",
-        "with other blanks at the line end",
-        "the same change of indentation again",
-        "another change of the line",
-        "what mends the syntax error that the edit made",
-        "another way to mend it",
+        pytest.param(CALL, MODE, ("path, mode)", "path)"), True, id="a changed line"),
+        pytest.param(CALL.replace("\n", "\r\n"), MODE, (", mode", ""), True, id="CRLF"),
+        pytest.param("# 😀\n" + CALL, MODE, (", mode", ""), True, id="emoji"),
+        pytest.param(CALL, ("first", "import os\nfirst"), ("import os\n", ""), True, id="an inserted line"),
+        pytest.param(CALL, (FIRST, ""), ("second", f"{FIRST}second"), True, id="a deleted line"),
+        pytest.param(CALL, MODE, (", mode)\n", ")  \n"), True, id="with other blanks at the line end"),
+        pytest.param(CALL, ("first", "    first"), ("    f", "        f"), False, id="the same indentation again"),
+        pytest.param(CALL, MODE, (", mode", ", kind"), False, id="another change of the line"),
+        pytest.param(CALL, ("(path)", "(path"), ("(path", "(path)"), False, id="what mends a syntax error of the edit"),
+        pytest.param(CALL, ("(path)", "(path))"), ("(path)", "((path)"), False, id="another way to mend it"),
     ],
 )
 def test_what_takes_an_edit_back(text, edit, proposed, is_reversal):
-    lines, edits = edit_of(text, *edit)
+    lines, edits = edited(text, edit)
     old, new = proposed
     start = lines.text.index(old)
     proposal = Proposal(start, start + len(old), new, 1.0)
@@ -138,14 +98,14 @@ def test_the_reverse_of_an_edit_in_another_place_takes_it_back():
 
 
 def test_no_repetition_takes_an_edit_back(monkeypatch):
-    lines, edits = edit_of(CALL, "path)", "path, mode)")
+    lines, edits = edited(CALL, MODE)
     start = lines.text.index(", mode")
     monkeypatch.setattr(next_edit, "repetitions", lambda *_: [Proposal(start, start + len(", mode"), "", 0.9)])
     assert next_edit.next_edits(lines, edits, "python") == []
 
 
 def test_places_come_in_the_order_of_the_text_from_the_newest_edit_on():
-    lines, edits = edit_of("a\nb\nc\nd\ne\n", "c", "x")
+    lines, edits = edited("a\nb\nc\nd\ne\n", ("c", "x"))
     places = [Proposal(start, start + 1, "y", 0.9) for start in (8, 0, 6, 2)]
     assert [proposal.start for proposal in from_newest_edit(places, lines, edits)] == [6, 8, 0, 2]
 

@@ -1,9 +1,10 @@
 """Confident n-grams of the buffer, and fills that they override."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
-from scripted import MASK_SPEC
+from scripted import MASK_SPEC, ByteTokenizer
 
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import DecoderName
@@ -35,20 +36,6 @@ def test_the_token_that_followed_the_same_tokens(before, fill, after, expected):
     assert following(before, fill, after) == expected
 
 
-class WordTokenizer:
-    """One id per word; records the encoded texts."""
-
-    def __init__(self):
-        self.ids, self.encoded = {}, []
-
-    def encode(self, text):
-        self.encoded.append(text)
-        return token_ids([self.ids.setdefault(word, len(self.ids)) for word in text.split()])
-
-    def decode(self, _ids):
-        return b""
-
-
 def test_repetition_ends_with_the_first_line_of_a_fill():
     before = token_ids([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5, 8, 1, 2, 3])
     repetition = Repetition(before, NOTHING, ends_line=lambda token: token == 4)
@@ -57,13 +44,13 @@ def test_repetition_ends_with_the_first_line_of_a_fill():
 
 
 def test_a_keystroke_tokenizes_one_line():
-    words = WordTokenizer()
-    buffers = BufferTokens(words)
-    text = "a b c d\n" + "x y\n" * 50 + "a b c d\n" + "a b c"
-    assert buffers.repetition(text, len(text)).following(NOTHING).token == words.ids["d"]
-    before = len(words.encoded)
-    buffers.repetition(text + " d", len(text) + 2)
-    assert words.encoded[before:] == ["a b c d"]
+    tokenizer = Mock(wraps=ByteTokenizer())
+    buffers = BufferTokens(tokenizer)
+    text = "first\n" + "x y\n" * 50 + "first\n" + "firs"
+    assert tokenizer.decode(buffers.repetition(text, len(text)).run(NOTHING, 1)) == b"t"
+    tokenizer.encode.reset_mock()
+    buffers.repetition(f"{text}t", len(text) + 1)
+    tokenizer.encode.assert_called_once_with("first")
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,7 @@ def test_a_second_model_is_loaded_only_where_another_one_is_named(open_models):
         pytest.param(rewrite(instruction="double it"), "rewrite", "rewrite", id="an instruction"),
         pytest.param(chat(), "rewrite", "rewrite", id="a chat"),
         pytest.param(rewrite(strength=0.5), "rewrite", "completion", id="a part is kept"),
-        pytest.param(
-            rewrite(strength=0.5, instruction="double it"), "rewrite", "rewrite", id="a part is kept, with instruction"
-        ),
+        pytest.param(rewrite(strength=0.5, instruction="double it"), "rewrite", "rewrite", id="an instructed part"),
     ],
 )
 def test_the_model_depends_on_the_request_and_on_the_canvas_of_the_model_of_rewrites(

@@ -3,7 +3,8 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from scripted import MASK_ID, MASK_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
+from chatty import chatty
+from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
@@ -34,6 +35,28 @@ def applied(result):
     return SOURCE[: result.start] + result.text + SOURCE[result.end :]
 
 
+CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
+TWICE = "    return 2 * x\n"
+BELOW = "\n\ndef twice(x):\n    return f(x) + f(x)\n"
+LONG = " + ".join(map(str, range(99)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "reason"),
+    [
+        pytest.param(f"```python\n{TWICE}```\nDone.", TWICE, None, id="one line"),
+        pytest.param(f"```python\n{TWICE}{BELOW}" + "x\n" * 99, TWICE, None, id="goes on with the file"),
+        pytest.param(f"```python\n    return {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"),
+        pytest.param("```python\n    return x\n```", "", Reason.UNCHANGED, id="unchanged"),
+    ],
+)
+def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
+    code = f"def f(x):\n    return x\n{BELOW}"
+    wanted = RewriteRequest(Snapshot("file:///a.py", code), 10, 23, "Return twice as much.")
+    result = rewritten(engine_for(chatty(answer, CAUSAL_SPEC), min_confidence=1.0), wanted)
+    assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
+
+
 def test_tokens_that_are_kept_stay_where_they_are():
     # the script writes `total = a * 2` wherever there is a mask
     result = rewritten(engine_of("total = a * 2"), request(strength=0.5, seed=3))
@@ -50,22 +73,16 @@ def test_tokens_that_are_kept_stay_where_they_are():
         pytest.param({"is_drafter": True}, id="canvases that only draft"),
     ],
 )
-def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options, monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
-    answer = "total = a * 2\n```"
-    spec = replace(MASK_SPEC, canvas_lengths=(8,), template="gemma4", **options)
-    model = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.rpartition("    ")[2]) :], spec=spec)
-    engine = engine_for(model)
-    assert applied(rewritten(engine, request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
+def test_an_instruction_is_followed_by_models_whose_canvas_is_not_free(options):
+    model = chatty("```python\n    total = a * 2\n```", replace(MASK_SPEC, canvas_lengths=(8,), **options))
+    assert applied(rewritten(engine_for(model), request(instruction="double"))) == SOURCE.replace("a + 1", "a * 2")
 
 
 @pytest.mark.parametrize(("options", "length"), [({}, 64), ({"canvas_length": 32}, 32)], ids=["auto", "requested"])
-def test_the_canvas_of_an_instruction_has_the_requested_length(options, length, monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "special", lambda *_: MASK_ID)
-    model = ScriptedDenoiser("x", spec=replace(MASK_SPEC, template="gemma4"))
+def test_the_canvas_of_an_instruction_has_the_requested_length(options, length):
+    model = chatty("x")
     model.predict = Mock(wraps=model.predict)
-    engine = engine_for(model)
-    rewritten(engine, request(instruction="double", sampler=SamplerOptions(**options)))
+    rewritten(engine_for(model), request(instruction="double", sampler=SamplerOptions(**options)))
     assert len(model.predict.call_args[0][1][0]) == length
 
 
@@ -97,14 +114,9 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
     assert applied(result) == SOURCE.replace("a + 1", "3")
 
 
-@pytest.mark.parametrize(
-    ("language", "fate"), [("go", "receives this one as a comment"), ("json", "receives none"), ("python", "comment")]
-)
-def test_the_note_on_an_ignored_instruction_names_what_became_of_it(language, fate):
-    wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", language), 0, 3, "double it")
-    note = instruction_note(wanted, "scripted", follows_instructions=False)
-    assert fate in note
-    assert "qwen2.5-coder-0.5b-instruct follows them" in note
+def test_the_note_on_an_ignored_instruction_reports_that_a_file_without_comments_receives_none():
+    wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", "json"), 0, 3, "double it")
+    assert "receives none" in instruction_note(wanted, "scripted", follows_instructions=False)
 
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():

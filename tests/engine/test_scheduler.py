@@ -6,7 +6,7 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from gates import TIMEOUT, Gate, ask, wait_until
+from gates import TIMEOUT, ask, wait_until
 from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
@@ -26,35 +26,30 @@ def script(prefix, suffix):
     return NEW if prefix.endswith("a = ") and suffix == "\n" else "short"
 
 
-@pytest.fixture
-def ended():
-    """The names of futures in the order in which they end."""
+def order_of_ends(**futures):
+    """A list that receives the names of the futures as they end."""
     names = []
-
-    def note(**futures):
-        for name, future in futures.items():
-            future.add_done_callback(lambda _, name=name: names.append(name))
-
-    note.names = names
-    return note
+    for name, future in futures.items():
+        future.add_done_callback(lambda _, name=name: names.append(name))
+    return names
 
 
 @pytest.mark.parametrize("num_slots", [1, 4])
-def test_typing_interrupts_a_rewrite_which_continues_afterwards(busy, ended, num_slots):
+def test_typing_interrupts_a_rewrite_which_continues_afterwards(busy, num_slots):
     scheduler, denoiser, rewritten = busy(script, REWRITE, num_slots=num_slots)
     typed = scheduler.submit(ask())
-    ended(rewritten=rewritten, typed=typed)
+    ended = order_of_ends(rewritten=rewritten, typed=typed)
     denoiser.go_on.set()
     assert rewritten.result(TIMEOUT).text == NEW
     assert typed.result(TIMEOUT).text == "short"
-    wait_until(lambda: len(ended.names) == 2)
-    assert ended.names == ["typed", "rewritten"]
+    wait_until(lambda: len(ended) == 2)
+    assert ended == ["typed", "rewritten"]
     assert denoiser.num_steps == len(NEW) + 1 + len("short") + 1  # no pass is repeated
 
 
-def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, ended):
+def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy):
     scheduler, denoiser, _ = busy(script, ask("file:///first.py"))
-    ended(
+    ended = order_of_ends(
         warm_up=scheduler.submit(ask("file:///0.py", priority=Priority.WARM_UP)),
         rewrite=scheduler.submit(REWRITE),
         invoked=scheduler.submit(ask("file:///1.py", priority=Priority.INVOKED)),
@@ -62,8 +57,8 @@ def test_waiting_requests_run_by_priority_and_then_in_order_of_arrival(busy, end
         typed_later=scheduler.submit(ask("file:///3.py")),
     )
     denoiser.go_on.set()
-    wait_until(lambda: len(ended.names) == 5)
-    assert ended.names == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
+    wait_until(lambda: len(ended) == 5)
+    assert ended == ["typed", "typed_later", "invoked", "rewrite", "warm_up"]
 
 
 def test_newer_request_of_a_document_cancels_a_running_and_an_interrupted_one(busy):
@@ -98,18 +93,6 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
-
-
-def test_closing_cancels_all_requests_and_closes_the_model(scheduler_of):
-    denoiser = Gate("x")
-    scheduler = scheduler_of(denoiser)
-    futures = [scheduler.submit(ask(f"file:///{name}.py")) for name in "ab"]
-    assert denoiser.is_inside.wait(TIMEOUT)
-    futures[0].add_done_callback(lambda _: denoiser.go_on.set())
-    scheduler.close()
-    assert [future.cancelled() for future in futures] == [True, True]
-    assert denoiser.is_closed
-    assert scheduler.submit(ask()).cancelled()
 
 
 def test_a_model_that_is_closed_while_it_opens_is_freed_before_another_one_is_opened():

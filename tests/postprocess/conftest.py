@@ -9,12 +9,12 @@ from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.postprocess.validate import judge
 
 
-def judged(marked, fill, language="python", *, max_lines=None, must_parse=False):
-    """`marked` is the text with `¦`, or with `|` if it has none, at the cursor."""
+def judged(marked, fill, language="python", *, max_lines=None, must_parse=False, **cells):
+    """`marked` is the text with `¦`, or with `|` if it has none, at the cursor; `cells` are lengths of a snapshot."""
     before, _, after = marked.partition("¦" if "¦" in marked else "|")
     return judge(
         fill if isinstance(fill, bytes) else fill.encode(),
-        snapshot=Snapshot("file:///x", before + after, language),
+        snapshot=Snapshot("file:///x", before + after, language, **cells),
         offset=len(before),
         cursor=Cursor.at(before + after, len(before)),
         max_lines=max_lines,

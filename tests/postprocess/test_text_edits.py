@@ -3,7 +3,7 @@ import pytest
 from dg_lsp.context.document import Cursor
 from dg_lsp.context.languages import language_of
 from dg_lsp.postprocess.brackets import balance
-from dg_lsp.postprocess.text_edits import align, cut_loops, gap_end, is_repetitive, to_text, without_surroundings
+from dg_lsp.postprocess.text_edits import align, gap_end, to_text, without_surroundings
 
 PYTHON = language_of("python")
 
@@ -29,33 +29,6 @@ PYTHON = language_of("python")
 )
 def test_bytes_of_the_model_become_text_or_nothing(fill, text):
     assert to_text(fill) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "cut"),
-    [
-        pytest.param("a\nb\nb\nb\nb\nc", "a\nb", id="three equal lines and all lines after them"),
-        pytest.param("a\na\nb", "a\na\nb", id="two equal lines"),
-        pytest.param("a\n\n\n\nb", "a\n\n\n\nb", id="blank lines"),
-        pytest.param("]\n]\n]", "]\n]\n]", id="lines of brackets"),
-    ],
-)
-def test_a_fill_ends_before_a_line_that_repeats(text, cut):
-    assert cut_loops(text) == cut
-
-
-@pytest.mark.parametrize(
-    ("text", "is_loop"),
-    [
-        pytest.param("self._get(width, width, width, width, width, width", True, id="one word six times"),
-        pytest.param("x = a._ss(b._ss(b._ss(b._ss(b._ss(b._ss(", True, id="nested calls"),
-        pytest.param("[0, 0, 0, 0, 0, 0, 0, 0]", False, id="equal numbers"),
-        pytest.param("# ----------------------------", False, id="a ruler in a comment"),
-        pytest.param("return a + b + c + d + e + f", False, id="a sum of different names"),
-    ],
-)
-def test_a_piece_that_occurs_five_times_is_repetitive(text, is_loop):
-    assert is_repetitive(text) is is_loop
 
 
 @pytest.mark.parametrize(

@@ -8,26 +8,23 @@ from .conftest import cases, judged
 
 JAVA = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
 CLASS = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
-
-
-@pytest.mark.parametrize(("language", "marked", "fill"), cases("unfinished_files", "fill") + cases("positions", "fill"))
-def test_a_right_fill_is_kept(language, marked, fill):
-    assert judged(marked, fill, language) == Candidate(fill, -0.5)
+QUOTE = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
 
 
 @pytest.mark.parametrize(
-    ("language", "above", "fill"),
+    ("language", "marked", "fill"),
     [
-        pytest.param("typescript", CLASS + "    this.items.", "push(item;", id="a bracket of the fill stays open"),
-        pytest.param("typescript", CLASS, "    this.items.push(item));", id="a bracket too many"),
-        pytest.param("typescript", CLASS + "    const a = ", "= 1;", id="an operator without its operand"),
-        pytest.param("go", "package a\n\nfunc f() {\n    ", "a := := 1", id="two operators"),
-        pytest.param("java", JAVA + "    ", "public boolean boolean isEmpty( {", id="a header with a mistake"),
-        pytest.param("ruby", "class A\n  def b\n    ", "c = = 1", id="two operators in ruby"),
+        pytest.param("typescript", f"{CLASS}    this.items.¦", "push(item;", id="a bracket of the fill stays open"),
+        pytest.param("typescript", f"{CLASS}¦", "    this.items.push(item));", id="a bracket too many"),
+        pytest.param("typescript", f"{CLASS}    const a = ¦", "= 1;", id="an operator without its operand"),
+        pytest.param("go", "package a\n\nfunc f() {\n    ¦", "a := := 1", id="two operators"),
+        pytest.param("java", f"{JAVA}    ¦", "public boolean boolean isEmpty( {", id="a header with a mistake"),
+        pytest.param("ruby", "class A\n  def b\n    ¦", "c = = 1", id="two operators in ruby"),
+        pytest.param("rust", QUOTE, '"f', id="a quote that ends in code below"),
     ],
 )
-def test_a_mistake_at_the_end_of_an_unfinished_file_is_refused(language, above, fill):
-    result = judged(above + "¦", fill, language)
+def test_a_mistake_in_an_unfinished_file_is_refused(language, marked, fill):
+    result = judged(marked, fill, language)
     assert isinstance(result, Rejection)
     assert result.reason is Reason.SYNTAX_ERROR
 
@@ -45,29 +42,23 @@ HEADER = "// A header.\n\n¦\n#define A_H\n\n#include <a.h>\n\nint f(void);\n\ni
 SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
 SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
 TESTS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
+TITLE = f"{TESTS}test('a¦\n  const b = d();\n\n  expect(b).toBe(1);\n}});\n\n{TESTS}"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
 
 
 @pytest.mark.parametrize(
     ("language", "marked", "fill"),
     [
+        *cases("unfinished_files", "fill"),
+        *cases("positions", "fill"),
+        # its other end is outside of the parsed text
         pytest.param("rust", MODULE, 'let c = r"', id="it opens a string that ends below"),
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
         pytest.param("cpp", HEADER, "#ifndef A_H", id="a condition that ends below"),
         pytest.param("typescript", SNAPSHOTS, "});", id="a call around each of the strings below"),
-        pytest.param(
-            "typescript",
-            f"{TESTS}test('a¦\n  const b = d();\n\n  expect(b).toBe(1);\n}});\n\n{TESTS}",
-            "b', () => {",
-            id="the end of a string, and the beginning of a block",
-        ),
+        pytest.param("typescript", TITLE, "b', () => {", id="the end of a string, and the beginning of a block"),
         pytest.param("typescript", f"{COMMENT}¦\n{COMMENT[4:]} */\nf();\n", " * e) `f` } (g", id="prose of a comment"),
     ],
 )
-def test_a_fill_whose_other_end_is_outside_of_the_parsed_text_is_kept(language, marked, fill):
+def test_a_right_fill_is_kept(language, marked, fill):
     assert judged(marked, fill, language) == Candidate(fill, -0.5)
-
-
-def test_a_quote_that_ends_in_code_below_is_refused():
-    marked = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
-    assert isinstance(judged(marked, '"f', "rust"), Rejection)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dg_lsp.context.document import LINE_END, Cursor, Snapshot
-from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge, judge_rewrite, rank
+from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite, rank
 
 from .conftest import cases, judged
 
@@ -28,6 +28,13 @@ from .conftest import cases, judged
         pytest.param("def f():\n    |\n    return y\n", "y = 1\n    return y", "y = 1", id="the next line"),
         pytest.param("x = |\n", "f(1", "f(1)", id="an open bracket is closed"),
         pytest.param("def f():\n    |\n", "\n    return 1", "return 1", id="a line end before the text"),
+        pytest.param("|\n", "a\nb\nb\nb\nb\nc", "a\nb", id="three equal lines and all lines after them"),
+        pytest.param("|\n", "a\na\nb", "a\na\nb", id="two equal lines"),
+        pytest.param("|\n", "a\n\n\n\nb", "a\n\n\n\nb", id="blank lines"),
+        pytest.param("x = [[[\n1\n|\n", "]\n]\n]", "]\n]\n]", id="lines of brackets"),
+        pytest.param("x = |\n", "[0, 0, 0, 0, 0, 0, 0, 0]", "[0, 0, 0, 0, 0, 0, 0, 0]", id="equal numbers"),
+        pytest.param("x = 1\n|\n", "# -------------------", "# -------------------", id="a ruler in a comment"),
+        pytest.param("x = |\n", "a + b + c + d + e + f", "a + b + c + d + e + f", id="a sum of different names"),
     ],
 )
 def test_a_valid_fill_becomes_a_candidate(marked, fill, text):
@@ -45,6 +52,8 @@ def test_a_valid_fill_becomes_a_candidate(marked, fill, text):
         pytest.param("|\nreturn\n", "return", Reason.REPEATS_SUFFIX, id="the line that follows"),
         pytest.param("import os\n|\n", "import os", Reason.REPEATS_PREFIX, id="the line before"),
         pytest.param("x = |\n", "1 2", Reason.SYNTAX_ERROR, id="nonsense"),
+        pytest.param("|\n", "f(width" + ", width" * 5, Reason.REPEATS_ITSELF, id="one word six times"),
+        pytest.param("|\n", "x = " + "b._ss(" * 6, Reason.REPEATS_ITSELF, id="nested calls"),
     ],
 )
 def test_an_invalid_fill_is_rejected_with_its_reason(marked, fill, reason):
@@ -63,7 +72,7 @@ def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested()
     assert judged("  |\n", prose, "plaintext") == Candidate(prose, -0.5)
 
 
-buffers = st.text("ab1 ('\"):#\t\r\n\x0cé😋", max_size=60)
+buffers = st.text("ab1 ('\"):#\t\r\n\x0c\0é😋", max_size=60)
 fills = st.text("ab1 ('\"):#\t\n", max_size=30).map(str.encode) | st.binary(max_size=8)
 
 
@@ -116,16 +125,7 @@ def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_
 def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, expected):
     head = f"{above}\n\n"
     tail = f"\n\n{below}"
-    text = head + marked.replace("|", "") + tail
-    offset = len(head) + marked.index("|")
-    verdict = judge(
-        fill.encode(),
-        snapshot=Snapshot("file:///a.ipynb#1", text, num_before=len(head), num_after=len(tail)),
-        offset=offset,
-        cursor=Cursor.at(text, offset),
-        max_lines=None,
-        score=-0.5,
-    )
+    verdict = judged(head + marked + tail, fill, num_before=len(head), num_after=len(tail))
     assert expected in (verdict, getattr(verdict, "reason", None))
 
 
@@ -204,11 +204,6 @@ def test_a_rewrite_adds_no_syntax_error_to_a_buffer_that_has_one():
     assert isinstance(judged_rewrite(broken, "2"), Candidate)
     assert judged_rewrite(broken, "(2").reason is Reason.SYNTAX_ERROR
     assert judged_rewrite("x = «(1»\n", "(1)") == Candidate("(1)", -0.5)
-
-
-def test_syntax_is_checked_in_known_languages_only():
-    fill = judged("x = |\n", "1 2", language="plaintext")
-    assert fill == judged_rewrite("x = «1»\n", "1 2", language="plaintext") == Candidate("1 2", -0.5)
 
 
 @pytest.mark.parametrize(("verdict", "marked", "answer"), cases("rewrites", "answer"))

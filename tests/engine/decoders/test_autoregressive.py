@@ -15,7 +15,6 @@ from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import Priority
-from dg_lsp.errors import RequestError
 
 PROMPT = "x = 1\n"
 
@@ -126,18 +125,8 @@ def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, mode
     assert [fill.text for fill in hurried.candidates] == ([] if model is Misfit else ["x++++y"])
 
 
-DRAFTER = replace(MASK_SPEC, is_drafter=True)
-
-
-def test_speculative_is_for_models_that_were_trained_to_draft(engine_of, ask):
-    engine, denoiser = engine_of("x")
-    with pytest.raises(RequestError, match="was not trained to draft, which speculative needs; choose"):
-        engine.fill(ask("a = |\n", decoder=DecoderName.SPECULATIVE))
-    assert denoiser.num_steps == denoiser.num_prefilled == 0
-
-
 def test_speculative_verifies_a_canvas_in_one_pass(engine_of, ask, frames_of):
-    engine, denoiser = engine_of("x + y", tokens_per_step=16, spec=DRAFTER)
+    engine, denoiser = engine_of("x + y", tokens_per_step=16, spec=replace(MASK_SPEC, is_drafter=True))
     frames, result = frames_of(engine, ask("a = |\n", decoder=DecoderName.SPECULATIVE))
     assert result.text == "x + y"
     # the first draft is wrong: a scripted model does not see the last token of the prompt in a canvas

@@ -3,17 +3,12 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
-from scripted import NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser
+from scripted import NUM_SPECIALS, UNIFORM_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.decoders import base
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
-
-NO_HURRY = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
 
 
 def test_canvas_whose_fill_can_be_shown_wins(engine_of, ask):
@@ -40,22 +35,18 @@ class Wavering(ScriptedDenoiser):
         return Prediction(ids, ids, np.exp(-entropy), entropy, np.exp(-entropy))
 
 
-@pytest.fixture
-def wavering():
-    def make(*texts):
-        denoiser = Wavering(*texts)
-        return LocalEngine(denoiser, denoiser.tokenizer, NO_HURRY), denoiser
-
-    return make
+def wavering(*texts):
+    denoiser = Wavering(*texts)
+    return engine_for(denoiser, deadline_ms=60_000, early_stop_ms=0), denoiser
 
 
-def test_line_under_uniform_noise_ends_when_its_tokens_are_settled(wavering, ask):
+def test_line_under_uniform_noise_ends_when_its_tokens_are_settled(ask):
     engine, _ = wavering("b + c\n")
     result = engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION))
     assert (result.text, result.steps) == ("b + c", 1 + UNIFORM_SPEC.sampling.stability_threshold)
 
 
-def test_deadline_under_uniform_noise_returns_the_leading_settled_tokens(wavering, ask, monkeypatch):
+def test_deadline_under_uniform_noise_returns_the_leading_settled_tokens(ask, monkeypatch):
     engine, denoiser = wavering("b + c")
     monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: denoiser.num_steps, perf_counter=float))
     result = engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=3)
@@ -63,7 +54,7 @@ def test_deadline_under_uniform_noise_returns_the_leading_settled_tokens(waverin
     assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION), deadline=4).is_unfinished
 
 
-def test_settled_text_of_a_frame_does_not_change_when_a_settled_token_does(wavering, ask, frames_of):
+def test_settled_text_of_a_frame_does_not_change_when_a_settled_token_does(ask, frames_of):
     """A stream cannot take text back."""
     engine, _ = wavering("b", "b", "c\n")
     frames, result = frames_of(engine, ask("a = |\n", decoder=DecoderName.DIFFUSION))

@@ -6,14 +6,10 @@ from dataclasses import replace
 import pytest
 from scripted import MASK_SPEC
 
-from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
 from dg_lsp.canvas.spec import DecoderName, PromptCut
-from dg_lsp.engine.engine import LocalEngine, drain
+from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.models.metadata import describe
-from dg_lsp.models.registry import BUNDLED
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings, ModelSettings
 
 DECODERS = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 every_decoder = pytest.mark.parametrize("decoder", DECODERS)
@@ -81,26 +77,3 @@ def test_rewrite_of_a_selection_begins_at_the_cursor(engine_of, ask):
     engine, _ = engine_of(lambda prefix, _: seen.add(prefix) or "total = 1", spec=SPEC)
     drain(RewriteRequest(ask("x = 1\ntotal = 2\n|").snapshot, 6, 15, strength=0.5).run(engine, math.inf))
     assert "x = 1\n" in seen
-
-
-@pytest.fixture(scope="module")
-def bundled():
-    """The bundled model, as if it had been trained with prompts up to a token boundary."""
-    runtime = ModelSettings(threads=1, gpu_layers=0)
-    model = LlamaModel(BUNDLED[0].path, runtime)
-    spec = describe(model.metadata, model.vocab_size, "dg-mini", model.tokenizer.specials())
-    spec = replace(spec, fim=replace(spec.fim, cut=PromptCut.TOKEN))
-    settings = CompletionSettings(early_stop_ms=0, min_confidence=0.0)
-    engine = LocalEngine(denoiser_for(model, spec, runtime), model.tokenizer, settings)
-    yield engine
-    engine.close()
-
-
-@every_decoder
-def test_fill_in_the_middle_of_a_word_begins_with_the_rest_of_the_word(bundled, ask, decoder):
-    text = "def total(first_value, second_value):\n    return first_value + second_val|\n"
-    draft = list(bundled.complete(ask(text, decoder=decoder), deadline=math.inf))[-1].draft
-    assert bundled._model.decode(draft.ids) == b"_value"
-    result = bundled.fill(ask(text, decoder=decoder), deadline=math.inf)
-    assert result.text == "ue"
-    assert 0 < result.candidates[0].confidence <= 1
