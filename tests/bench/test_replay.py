@@ -24,7 +24,6 @@ from dg_lsp.bench.replay import (
     typing_task,
 )
 from dg_lsp.engine.request import DecoderName, FillRequest
-from dg_lsp.errors import UsageError
 
 TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
@@ -186,24 +185,12 @@ def test_every_rate_has_its_own_denominator(attempt):
 # the user
 
 
-@pytest.mark.parametrize(
-    ("text", "keys"),
-    [
-        ("ab", ["a", "b"]),
-        ("a\r\n\tb\r\n", ["a", "\r\n\t", "b", "\r\n"]),
-        ("a  b\rc\n\n  d", ["a", " ", " ", "b", "\r", "c", "\n", "\n  ", "d"]),
-        ("é😋\u2028", ["é", "😋", "\u2028"]),
-    ],
-)
-def test_a_line_end_includes_the_indentation(text, keys):
-    assert list(split_keys(text)) == keys
-    assert "".join(split_keys(text)) == text
-
-
-def test_pauses_are_longer_before_lines_and_words():
+def test_a_line_end_with_the_indentation_is_one_key_and_pauses_are_longer_before_lines_and_words():
     typing = TypingModel(in_word_ms=100, word_start_ms=200, line_start_ms=700, spread=0)
-    keys = split_keys("ab = c1\n  x.y_z")
-    assert typing.delays(keys, 0) == (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100)
+    keys = split_keys("ab = c1\r\n\tx.y_z\n\n  é😋")
+    assert keys == ("a", "b", " ", "=", " ", "c", "1", "\r\n\t", "x", ".", "y", "_", "z", "\n", "\n  ", "é", "😋")
+    times = (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100, 100, 700, 700, 100)
+    assert typing.delays(keys, 0) == times
 
 
 @pytest.mark.parametrize(
@@ -232,9 +219,3 @@ def test_a_user_accepts_the_part_that_is_right(item, coming, text, part, presses
 def test_a_task_divides_a_file_into_head_text_and_tail(text, lines, parts, typed_lines):
     task = typing_task("a.py", "python", text, lines)
     assert ((task.head, task.text, task.tail), task.lines) == (parts, typed_lines)
-
-
-@pytest.mark.parametrize("lines", [(0, 1), (2, 1), (1, 4), (5, 5), (2, 2)])
-def test_lines_that_do_not_exist_or_are_blank_are_refused(lines):
-    with pytest.raises(UsageError, match="lines"):
-        typing_task("a.py", "python", "a\n \n", lines)

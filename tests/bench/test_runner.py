@@ -9,8 +9,8 @@ from dg_lsp.bench.runner import WARM_UP, EngineContender, RequestOptions, RunHea
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult
 
-CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
-TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
+CASE = TestCase("s0", "line-end", "a = ", "\n", "want 0")
+TESTED = dataclasses.replace(CASE, test="def check(f): pass", entry_point="f")
 HEADER = RunHeader("compare", RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
 PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
 LINE_END, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "span"))
@@ -41,29 +41,21 @@ def fake(log, attempt):
     return lambda name, answer=lambda case: case.reference: FakeContender(name, answer, log, attempt)
 
 
-@pytest.fixture
-def three(fake):
-    return [fake(name) for name in "abc"]
-
-
-def test_all_contenders_answer_all_cases_in_turn_after_a_warm_up(three, log):
-    run = run_cases(CASES, three, HEADER)
-    assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
-        (name, case.id) for name in "abc" for case in CASES
-    ]
-    assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
-    assert [case for _, case in log[3:]] == [case.id for case in CASES for _ in three]
-    assert run.notes == ("note of a", "note of b", "note of c")
-
-
-def test_the_order_of_contenders_depends_on_case_and_seed(three, log):
-    cases = [dataclasses.replace(CASES[0], id=f"x{i}") for i in range(60)]
-    runs = []
+def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on_case_and_seed(fake, log):
+    contenders = [fake(name) for name in "abc"]
+    cases = [dataclasses.replace(CASE, id=f"x{i}") for i in range(60)]
+    orders = []
     for seed in (0, 0, 1):
         log.clear()
-        run_cases(cases, three, HEADER, seed=seed)
-        runs.append([name for name, case in log if case != WARM_UP.id])
-    first, again, other = runs
+        run = run_cases(cases, contenders, HEADER, seed=seed)
+        assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
+            (name, case.id) for name in "abc" for case in cases
+        ]
+        assert run.notes == ("note of a", "note of b", "note of c")
+        assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
+        assert [case for _, case in log[3:]] == [case.id for case in cases for _ in contenders]
+        orders.append([name for name, _ in log[3:]])
+    first, again, other = orders
     assert first == again != other
     assert len({tuple(first[i : i + 3]) for i in range(0, len(first), 3)}) == 6
 
@@ -79,7 +71,8 @@ class FakeSandbox:
 
 def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
     answers = {"right": lambda case: case.reference, "wrong": lambda _: "other", "nothing": lambda _: ""}
-    run = run_cases([TESTED, CASES[1]], [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
+    cases = [TESTED, dataclasses.replace(CASE, id="s1")]
+    run = run_cases(cases, [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
     passes = {(attempt.contender, attempt.case): attempt.passes for attempt in run.attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3

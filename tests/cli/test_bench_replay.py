@@ -64,6 +64,9 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model, code):
     [
         (["--region", "3"], "--region takes FIRST-LAST"),
         (["--region", "9-9"], "choose lines from 1 to 7"),
+        (["--region", "2-1"], "choose lines from 1 to 7"),
+        (["--region", "0-1"], "choose lines from 1 to 7"),
+        (["--region", "4-5"], "nothing to type in lines 4 to 5"),
         (["--limit", "0"], "--limit"),
     ],
 )
