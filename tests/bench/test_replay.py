@@ -21,7 +21,6 @@ from dg_lsp.bench.replay import (
     accept,
     split_keys,
     summarize_replay,
-    typing_task,
 )
 from dg_lsp.engine.request import DecoderName, FillRequest
 
@@ -207,15 +206,3 @@ def test_a_line_end_with_the_indentation_is_one_key_and_pauses_are_longer_before
 )
 def test_a_user_accepts_the_part_that_is_right(item, coming, text, part, presses):
     assert accept(item, coming) == (None if text is None else AcceptedText(text, part, presses))
-
-
-@pytest.mark.parametrize(
-    ("text", "lines", "parts", "typed_lines"),
-    [
-        pytest.param("a = 1\nb = 2\n", None, ("", "a = 1\nb = 2\n", ""), (1, 3), id="a whole file"),
-        pytest.param("a:\r\n\tb\r\n\tc\r\nd\r\n", (2, 3), ("a:\r\n\t", "b\r\n\tc", "\r\nd\r\n"), (2, 3), id="region"),
-    ],
-)
-def test_a_task_divides_a_file_into_head_text_and_tail(text, lines, parts, typed_lines):
-    task = typing_task("a.py", "python", text, lines)
-    assert ((task.head, task.text, task.tail), task.lines) == (parts, typed_lines)

@@ -6,7 +6,9 @@ from scripted import ScriptedDenoiser
 from dg_lsp.bench import replay
 from dg_lsp.bench.replay import EngineCompleter
 
-CODE = 'def area(width, height):\n    """Of a rectangle."""\n    return width * height\n\n\nprint(area(1, 2))\n'
+HEAD = 'def area(width, height):\n    """Of a rectangle."""\n'
+TAIL = "\n\n\nprint(area(1, 2))\n"
+CODE = f"{HEAD}    return width * height{TAIL}"
 
 
 class Interrupted(ScriptedDenoiser):
@@ -21,7 +23,7 @@ class Interrupted(ScriptedDenoiser):
 @pytest.fixture
 def model(bench_model, monkeypatch, tmp_path):
     """The scripted model of the command; `model.at` interrupts it."""
-    bench_model.model = Interrupted(lambda prefix, _: "width * height" if prefix.endswith("return ") else "")
+    bench_model.model = Interrupted(lambda *around: "width * height" if around == (f"{HEAD}    return ", TAIL) else "")
     # the model takes no time, however busy this machine is
     monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
@@ -36,11 +38,11 @@ def code(tmp_path):
 
 
 def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model, code):
-    outcome = dg_lsp("bench", "replay", code, "--region", "6-7")
+    outcome = dg_lsp("bench", "replay", code)
     assert (outcome.code, outcome.err) == (0, "")
     assert "Typing with the model" in outcome.out
     assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
-    assert "| keystrokes saved | " in outcome.out
+    assert f" of {len(CODE) - 8} |" in outcome.out, "a line end with the indentation is one key"
     assert model.is_closed
 
 
