@@ -208,11 +208,6 @@ def test_gaps_of_a_file_are_written_at_once_and_what_is_left_is_reported(dg_lsp,
     assert dg_lsp("fill", f"{source}:3", "--gaps").code == 1
 
 
-def test_lines_without_a_gap_are_reported(dg_lsp, script, source):
-    assert "there is no gap" in dg_lsp("fill", str(source), "--gaps").error(2)
-    assert "no line 9" in dg_lsp("fill", f"{source}:9", "--gaps").error(2)
-
-
 def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tmp_path):
     (tmp_path / "app.ts").write_text("const total = \n")
     for command in (("fill", "app.ts:1", "--json"), ("rewrite", "app.ts:1-1", "--json")):
