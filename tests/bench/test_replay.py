@@ -28,33 +28,11 @@ TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
 
 
-class Clock:
-    """Advances with the steps of the model only."""
-
-    def __init__(self):
-        self.ticks = 0
-
-    def __call__(self):
-        return self.ticks / 64
-
-
-class TickingDenoiser(ScriptedDenoiser):
-    """A step takes one tick, a prefill none."""
-
-    def __init__(self, fill, clock, tokens_per_step):
-        super().__init__(fill, tokens_per_step=tokens_per_step)
-        self._clock = clock
-
-    def predict(self, *args, **kwargs):
-        self._clock.ticks += 1
-        return super().predict(*args, **kwargs)
-
-
 def completer_of(fill, tokens_per_step=64, **settings):
-    clock = Clock()
-    denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
+    """The clock advances with the steps of the model only."""
+    denoiser = ScriptedDenoiser(fill, tokens_per_step=tokens_per_step)
     engine = engine_for(denoiser, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value, **settings)
-    return EngineCompleter(engine, clock), denoiser
+    return EngineCompleter(engine, lambda: denoiser.num_steps / 64), denoiser
 
 
 def typed(text, fill, *, tokens_per_step=64, **settings):

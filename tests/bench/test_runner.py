@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted import ScriptedDenoiser, engine_for
@@ -15,63 +16,53 @@ HEADER = RunHeader("compare", RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.
 [LINE_END, *_] = read_cases(Path(__file__).parent / "problems.jsonl")
 
 
-class FakeContender:
-    def __init__(self, name, answer, log, attempt):
-        self.name = name
-        self.notes = (f"note of {name}",)
-        self._answer = answer
-        self._log = log
-        self._attempt = attempt
-
-    def answer(self, case):
-        self._log.append((self.name, case.id))
-        text = self._answer(case)
-        return self._attempt((10.0, text), case=case.id, contender=self.name, reference=case.reference)
-
-
 @pytest.fixture
 def log():
     return []
 
 
 @pytest.fixture
-def fake(log, attempt):
-    return lambda name, answer=lambda case: case.reference: FakeContender(name, answer, log, attempt)
+def contenders(log, attempt):
+    """`contenders(a="x")`: one with the name `a`, who answers every case with `x`."""
+
+    def make(name, text):
+        def answer(case):
+            log.append((name, case.id))
+            return attempt((10.0, text), case=case.id, contender=name, reference=case.reference)
+
+        return SimpleNamespace(name=name, notes=(f"note of {name}",), answer=answer)
+
+    return lambda **answers: [make(*item) for item in answers.items()]
 
 
-def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on_case_and_seed(fake, log):
-    contenders = [fake(name) for name in "abc"]
+def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on_case_and_seed(contenders, log):
+    three = contenders(a="x", b="y", c="z")
     cases = [dataclasses.replace(CASE, id=f"x{i}") for i in range(60)]
     orders = []
     for seed in (0, 0, 1):
         log.clear()
-        run = run_cases(cases, contenders, HEADER, seed=seed)
+        run = run_cases(cases, three, HEADER, seed=seed)
         assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
             (name, case.id) for name in "abc" for case in cases
         ]
         assert run.notes == ("note of a", "note of b", "note of c")
         assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
-        assert [case for _, case in log[3:]] == [case.id for case in cases for _ in contenders]
+        assert [case for _, case in log[3:]] == [case.id for case in cases for _ in three]
         orders.append([name for name, _ in log[3:]])
     first, again, other = orders
     assert first == again != other
     assert len({tuple(first[i : i + 3]) for i in range(0, len(first), 3)}) == 6
 
 
-class FakeSandbox:
-    def __init__(self, log):
-        self._log = log
-
-    def run(self, program):
-        self._log.append(("sandbox", program))
+def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
+    def run(program):
+        log.append(("sandbox", program))
         return ProgramResult(TESTED.reference in program)
 
-
-def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
-    answers = {"right": lambda case: case.reference, "wrong": lambda _: "other", "nothing": lambda _: ""}
+    answers = {"right": TESTED.reference, "wrong": "other", "nothing": ""}
     cases = [TESTED, dataclasses.replace(CASE, id="s1")]
-    run = run_cases(cases, [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
-    passes = {(attempt.contender, attempt.case): attempt.passes for attempt in run.attempts}
+    attempts = run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(run=run)).attempts
+    passes = {(attempt.contender, attempt.case): attempt.passes for attempt in attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3
     names = [name for name, _ in log if name != WARM_UP.id]
