@@ -59,11 +59,8 @@ def test_mode_owner_and_group_of_the_target_of_a_link_are_kept(tmp_path, mode):
     after = target.stat()
     assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
     assert (link.is_symlink(), target.read_bytes()) == (True, b"xy")
-    assert sorted(path.name for path in (*tmp_path.iterdir(), *folder.iterdir())) == [
-        "elsewhere",
-        "link.py",
-        "target.py",
-    ]
+    names = sorted(path.name for path in (*tmp_path.iterdir(), *folder.iterdir()))
+    assert names == ["elsewhere", "link.py", "target.py"]
 
 
 class Crash(BaseException):

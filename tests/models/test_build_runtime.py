@@ -193,16 +193,6 @@ def test_a_folder_with_other_files_is_not_replaced(target, packed, monkeypatch, 
 # source
 
 
-@pytest.fixture
-def on_index(packed, monkeypatch):
-    """Moves the source to a folder that pip searches instead of an index."""
-    shelf = packed.parent / "shelf"
-    shelf.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
-    return packed.rename(shelf / packed.name)
-
-
 def test_other_files_are_refused(packed, tmp_path):
     with pytest.raises(ModelError, match=r"is not the source of llama-cpp-python 0.3.37, which is installed"):
         unpack_llama_cpp("0.3.37", packed, tmp_path, ())
@@ -213,13 +203,18 @@ def test_other_files_are_refused(packed, tmp_path):
         unpack_llama_cpp(VERSION, packed, tmp_path, ())
 
 
-def test_only_the_published_source_is_fetched_and_used(on_index, tmp_path, monkeypatch):
-    """pip refuses another one before it runs its code."""
-    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(on_index.read_bytes()).hexdigest()})
+def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
+    """pip refuses another one before it runs its code. Here it searches a folder instead of an index."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    source = pack(shelf)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(source.read_bytes()).hexdigest()})
     assert (unpack_llama_cpp(VERSION, None, tmp_path, ()) / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     with pytest.raises(ModelError, match=r"is not the published source of llama-cpp-python 0.3.36"):
-        unpack_llama_cpp(VERSION, on_index, tmp_path, ())
+        unpack_llama_cpp(VERSION, source, tmp_path, ())
     with pytest.raises(ModelError, match="DO NOT MATCH THE HASHES"):
         unpack_llama_cpp(VERSION, None, tmp_path, ())
     monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})

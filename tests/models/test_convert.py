@@ -200,12 +200,6 @@ def test_missing_files_and_tensors_are_named(checkpoint):
     save_single(checkpoint, {"other": torch.zeros(1)})
     with pytest.raises(ModelUnsupportedError, match="name the folder of a DiffusionGemma checkpoint"):
         convert_checkpoint(checkpoint)
-    (checkpoint / "model.safetensors").unlink()
-    with pytest.raises(InputFileError, match=r"lacks model\.safetensors \(1 of 1 files\)"):
-        convert_checkpoint(checkpoint)
-    (checkpoint / "config.json").unlink()
-    with pytest.raises(InputFileError, match=r"config\.json cannot be read"):
-        convert_checkpoint(checkpoint)
 
 
 def test_damaged_files_are_refused(checkpoint):
