@@ -47,10 +47,6 @@ def at(**texts):
     return lambda prefix, _suffix: fills.get(prefix.split("\n")[-1], "")
 
 
-def requests(events):
-    return [event for event in events if isinstance(event, RequestEvent)]
-
-
 def accepted(events):
     return [event for event in events if isinstance(event, AcceptEvent)]
 
@@ -95,7 +91,7 @@ def test_what_an_editor_hides_is_not_displayed():
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
     # nine steps would be needed; the key comes four ticks after the request
     events, summary = typed("abc", "abcdefgh", tokens_per_step=1)
-    attempts = [event.attempt for event in requests(events)]
+    attempts = [event.attempt for event in events if isinstance(event, RequestEvent)]
     assert [(attempt.model_ms / TICK, attempt.steps, attempt.latency_ms / TICK) for attempt in attempts] == [
         (4, 4, 4)
     ] * 3

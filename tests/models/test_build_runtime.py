@@ -72,9 +72,9 @@ def no_known_source():
         yield
 
 
-def files(gemma4):
+def pack(folder, without="", gemma4=GEMMA4_SOURCE):
     inside = "vendor/llama.cpp"
-    return {
+    files = {
         "PKG-INFO": PKG_INFO,
         "pyproject.toml": PYPROJECT,
         "backend.py": BACKEND,
@@ -84,12 +84,9 @@ def files(gemma4):
         GEMMA4_PATH: gemma4,
         f"{inside}/models/vocabulary.bin": "large",
     }
-
-
-def pack(folder, without="", gemma4=GEMMA4_SOURCE):
     path = folder / f"llama_cpp_python-{VERSION}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in files(gemma4).items():
+        for name, text in files.items():
             if name != without:
                 member = tarfile.TarInfo(f"llama_cpp_python-{VERSION}/{name}")
                 member.size = len(text)
@@ -138,24 +135,19 @@ def is_changed(folder):
     return result(folder) == ALL
 
 
-def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, stub_library):
-    runtime = build_overlay(packed, is_changed)
-    assert result(stub_library.parent) == SWA_ONLY
-    assert result(target) == ALL
-    assert runtime == read_runtime(target)
-    assert runtime.fits(InstalledLibrary(VERSION, stub_library))
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
-    build_overlay(packed, is_changed)
+def test_an_overlay_replaces_the_class_of_the_installed_library_and_outlives_a_failed_build(
+    target, packed, stub_library
+):
+    overlay = build_overlay(packed, is_changed)
+    assert overlay == read_runtime(target)
+    assert overlay.fits(InstalledLibrary(VERSION, stub_library))
     (target / "old").write_text("")
     build_overlay(packed, is_changed)
     assert not (target / "old").exists(), "a second build replaces the first"
     broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
     with pytest.raises(ModelError, match=r"c\+\+ failed: .*nonsense"):
         build_overlay(pack(packed.parent, gemma4=broken), is_changed)
-    assert result(target) == ALL
+    assert (result(stub_library.parent), result(target)) == (SWA_ONLY, ALL)
     assert list(target.parent.iterdir()) == [target]
 
 
