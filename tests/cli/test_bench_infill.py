@@ -42,7 +42,7 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model, script
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
     assert 0 < tree["ttfue_ms"]["p50"] <= tree["latency_ms"]["p50"]
-    num_tokens = sum(len(reference) + 1 for reference in REFERENCES.values())
+    num_tokens = sum(len(reference) + 1 for reference in REFERENCES.values())  # bytes, and the end of each
     assert tree["steps_mean"] * tree["tokens_per_forward"] == pytest.approx(num_tokens / 5, rel=1e-3)
     assert 0 < tree["tasks"][0]["model_ms_per_right"] < tree["latency_ms"]["p95"]
     assert sum(row["num"] for row in tree["calibration"]) == 5

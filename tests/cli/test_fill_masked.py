@@ -23,11 +23,11 @@ AFTER = "\n    return result\n"
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masked")
 
-    def path_of(architecture, name=""):
-        path = folder / f"{name or architecture}.gguf"
+    def path_of(architecture):
+        path = folder / f"{architecture}.gguf"
         if not path.exists():
-            general_name = name or ("Open dCoder 0.5B" if architecture == "qwen2" else "")
-            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=general_name)
+            name = "Open dCoder 0.5B" if architecture == "qwen2" else ""
+            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=name)
         return path
 
     return path_of
