@@ -101,10 +101,12 @@ def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
     assert "fill" in outcome.out
 
 
-def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_help_of_each_command_has_whole_names_and_an_example_that_the_command_accepts(dg_lsp, monkeypatch):
     tree = command_tree()
     for words in app.COMMANDS:
+        monkeypatch.setenv("COLUMNS", "80")
+        assert "…" not in dg_lsp(*words.split(), "--help").out, words
+        monkeypatch.setenv("COLUMNS", "200")
         if words != "daemon run":
             [example] = re.findall(r"^ Example: dg-lsp (.*?) *$", dg_lsp(*words.split(), "--help").out, re.MULTILINE)
             assert example.startswith(words)
