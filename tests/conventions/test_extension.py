@@ -16,7 +16,6 @@ UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.askTest", "dg-lsp.showMenu"}
 """Commands run only by the server or the status bar."""
 OF_THE_EDITOR = {f"editor.action.inlineSuggest.{name}" for name in ("trigger", "acceptNextLine")}
 """Commands of VS Code that have no default key."""
-GROUPS = {group["title"]: group["properties"] for group in PACKAGE["contributes"]["configuration"]}
 
 
 def test_the_manifest_has_the_settings_of_the_server(configuration):
@@ -30,7 +29,8 @@ def test_settings_of_the_extension_are_not_sent_to_the_server(configuration):
 
 def test_a_folder_that_is_not_trusted_sets_no_more_in_the_editor_than_in_its_file():
     restricted = PACKAGE["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
-    settings = {key: schema for properties in GROUPS.values() for key, schema in properties.items()}
+    groups = PACKAGE["contributes"]["configuration"]
+    settings = {key: schema for group in groups for key, schema in group["properties"].items()}
     of_the_user = {key for key, schema in settings.items() if schema.get("scope") in ("machine", "application")}
     free = {key for key in settings if key.startswith(tuple(f"dg-lsp.{name}" for name in FREE_KEYS))}
     free -= {f"dg-lsp.{key}" for key in (*MODEL_KEYS, "rewrite.preview")}
