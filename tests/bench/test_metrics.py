@@ -11,42 +11,40 @@ from dg_lsp.bench.metrics import (
     summarize,
     summarize_tasks,
     summary_table,
-    wilson_interval,
 )
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, line_of
 from dg_lsp.engine.ttfue import Outcome
 
 
+def cells(table):
+    """The rows of a table with plain spaces."""
+    return [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.rows]
+
+
 @pytest.mark.parametrize(
-    ("text", "reference", "is_equal"),
+    ("text", "reference", "is_useful", "is_exact"),
     [
-        pytest.param("a = 1  ", "a = 1\n", True, id="trailing blanks"),
-        pytest.param("a = 1\nb", "a = 1\nc", True, id="only the second line differs"),
-        pytest.param("  a = 1", "a = 1", False, id="other indentation"),
-        pytest.param("a = 12", "a = 1", False, id="more on the line"),
-        pytest.param("", "a = 1", False, id="nothing"),
-        pytest.param("\n    a = 1", "\n    a = 1\n    b", True, id="both start with a line end"),
-        pytest.param("    a = 1", "\n    a = 1", False, id="one starts with a line end"),
-        pytest.param("\n", "\n", False, id="blank reference"),
-        pytest.param("a = 1\r\nb", "a = 1\nb", True, id="other line ends"),
+        pytest.param("a = 1  ", "a = 1\n", True, True, id="trailing blanks"),
+        pytest.param("a\n  b", "a  \n  b\n\n", True, True, id="trailing blanks of several lines"),
+        pytest.param("a = 1\nb", "a = 1\nc", True, False, id="only the second line differs"),
+        pytest.param("a\n\nb", "a\nb", True, False, id="an empty line more"),
+        pytest.param("a\nb", "a\n b", True, False, id="other indentation of the second line"),
+        pytest.param("  a = 1", "a = 1", False, False, id="other indentation"),
+        pytest.param("a = 12", "a = 1", False, False, id="more on the line"),
+        pytest.param("", "a = 1", False, False, id="nothing"),
+        pytest.param("\n    a = 1", "\n    a = 1\n    b", True, False, id="both start with a line end"),
+        pytest.param("    a = 1", "\n    a = 1", False, False, id="one starts with a line end"),
+        pytest.param("\n", "\n", False, True, id="blank reference"),
+        pytest.param("a = 1\r\nb", "a = 1\nb", True, True, id="other line ends"),
     ],
 )
-def test_an_item_is_useful_if_its_first_line_is_right(attempt, text, reference, is_equal):
-    assert attempt((5.0, text), reference=reference).ttfue_ms == (5.0 if is_equal else None)
+def test_an_item_is_useful_if_its_first_line_is_right_and_exact_if_all_are(
+    attempt, text, reference, is_useful, is_exact
+):
+    made = attempt((5.0, text), reference=reference)
+    assert (made.ttfue_ms, made.is_exact) == (5.0 if is_useful else None, is_exact)
     assert attempt((5.0, text), reference=reference, passes=True).ttfue_ms == (5.0 if text else None)
-
-
-@pytest.mark.parametrize(
-    ("text", "reference", "is_equal"),
-    [
-        pytest.param("a\n  b", "a  \n  b\n\n", True, id="trailing blanks"),
-        pytest.param("a\n\nb", "a\nb", False, id="an empty line more"),
-        pytest.param("a\nb", "a\n b", False, id="other indentation"),
-    ],
-)
-def test_an_exact_match_compares_all_lines(attempt, text, reference, is_equal):
-    assert attempt((5.0, text), reference=reference).is_exact is is_equal
 
 
 def test_a_summary_counts_shares_and_quantiles(attempt):
@@ -80,24 +78,15 @@ def test_a_summary_without_hits_attempts_or_costs_has_nulls(attempt):
 
 
 def test_the_summary_table_has_one_column_per_group(attempt):
-    groups = {"ours": [attempt((40.0, "x"))] * 3 + [attempt()], "theirs": [attempt((500.0, "x"), passes=True)] * 4}
-    table = summary_table("All cases", groups)
-    cells = {}
-    for row in table.rows:
-        cells[row[0]] = [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row[1:]]
-    assert list(table.columns) == ["measure", "ours", "theirs"]
-    assert cells["requests"] == ["4", "4"]
-    assert cells["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)"]
-    assert cells["TTFUE, median"] == ["40 ms", "500 ms"]
-    assert cells["pass@1"] == ["–", "100.0 %"]
-    assert {line.count("|") for line in table.markdown()} == {0, 4}
-
-
-def test_intervals_of_shares_are_those_of_wilson():
-    # Newcombe 1998, table I
-    for hits, num, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611), (1, 29, 0.0061, 0.1718)):
-        assert wilson_interval(hits / num, num) == pytest.approx((low, high), abs=1e-4)
-    assert wilson_interval(0, 0) == (0, 1)
+    ours, theirs = [attempt((40.0, "x"))] * 3 + [attempt()], [attempt((500.0, "x"), passes=True)] * 4
+    table = summary_table("All cases", {"ours": ours, "theirs": theirs, "none": []})
+    measures = {name: values for name, *values in cells(table)}
+    assert list(table.columns) == ["measure", "ours", "theirs", "none"]
+    assert measures["requests"] == ["4", "4", "0"]
+    assert measures["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)", "0.0 %"], "Wilson's intervals"
+    assert measures["TTFUE, median"] == ["40 ms", "500 ms", "–"]
+    assert measures["pass@1"] == ["–", "100.0 %", "–"]
+    assert {line.count("|") for line in table.markdown()} == {0, 5}
 
 
 def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(attempt):
@@ -105,7 +94,7 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
     table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
-    assert [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in table.rows] == [
+    assert cells(table) == [
         ["all", "all", "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
         ["all", "all", "0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
         ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
@@ -178,14 +167,13 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
     ]
     measures, reasons, _, log = audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
-    numbers = {row[0]: row[1].replace("\N{NO-BREAK SPACE}", " ") for row in measures.rows}
+    numbers = {name: of_infill for name, of_infill, _ in cells(measures)}
     want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
     want |= {"latency": "50 ms", "latency, 95th percentile": "50 ms", "generation": "40 ms", "prompt tokens": "100.0"}
     want |= {"prompt tokens from the cache": "90.0 %", "prompt set-up": "1.0 ms", "step limit": "48.0"}
     want["output rate"] = "250 tokens/s"
     assert {name: numbers[name] for name in want} == want
-    refused = {row[0]: row[2] for row in measures.rows}["refused by the server"]
-    assert refused.replace("\N{NO-BREAK SPACE}", " ") == "50.0 %"
+    assert ["refused by the server", "0.0 %", "50.0 %"] in cells(measures)
     assert list(reasons.rows) == [("empty", "1", "–"), ("RemoteError", "–", "1"), ("503", "–", "1")]
     assert {("lines that are not records", "2"), ("GPUs", "a card"), ("GPU memory budget, MB", "5")} <= {*log.rows}
 
@@ -199,8 +187,7 @@ def test_records_and_outcomes_are_counted_by_language_and_task():
         replace(USEFUL, request="d", verdict="wrong"),
     ]
     *_, tasks, _ = audit_tables([*records, replace(SHOWN, task="", request="e")], outcomes=outcomes)
-    rows = [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in tasks.rows]
-    assert rows == [
+    assert cells(tasks) == [
         ["go", "all", "2", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
         ["go", "line-end", "1", "100.0 %", "–", "–", "–", "–"],
         ["go", "test", "1", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
@@ -227,7 +214,7 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     printed = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
     assert "Completions in editors" in printed and "docs/ttfue.md" in printed and "dg-mini" in printed
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if "|" in line]
-    rows = {cells[0]: cells[1:] for cells in table if len(cells) == 3}
+    rows = {name: values for name, *values in table if len(values) == 2}
     assert rows["useful edits"] == ["1", "0"]
     assert (rows["useful by 100 ms"], rows["TTFUE, median"]) == (["50.0 %", "0.0 %"], ["80 ms", "–"])
     assert (rows["miss rate"][0], rows["accepted: whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")

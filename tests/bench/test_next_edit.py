@@ -57,23 +57,26 @@ def test_an_edit_that_is_too_large_leaves_a_case_without_a_history():
     assert not measure(case, "python").is_shown
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "is_right", "is_in_place", "kept_text"),
-    [
-        ("load", "read", True, True, 1.0),
-        ("z = load(3)", "z  =  read(3)", True, True, None),
-        ("load", "rest", False, True, None),
-        ("import", "from", False, False, 0.0),
-    ],
-    ids=["the edit of the commit", "other blanks", "another text", "another place"],
-)
-def test_a_proposal_is_compared_with_the_remaining_edits(repository, old, new, is_right, is_in_place, kept_text):
+PROPOSALS = {
+    "the edit of the commit": ("load", "read", {"is_in_place", "is_right"}, 1.0),
+    "other blanks": ("z = load(3)", "z  =  read(3)", {"is_in_place", "is_right"}, None),
+    "another text": ("load", "rest", {"is_in_place"}, None),
+    "another place": ("import", "from", {"breaks_syntax"}, 0.0),
+    "the last edit backwards": ("read(1)", "load(1)", {"is_reversal"}, 0.0),
+    "broken code": ("load", "(", {"is_in_place", "breaks_syntax"}, None),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "facts", "kept_text"), PROPOSALS.values(), ids=PROPOSALS)
+def test_a_proposal_is_compared_with_the_edits_of_the_commit(repository, monkeypatch, old, new, facts, kept_text):
     [change] = cut_history(repository, 10)
     case = next(iter(cases_of(change)))
     start = case.lines.text.index(old)
-    proposal = Proposal(start, start + len(old), new, 1.0)
-    assert (case.is_right(proposal), bool(case.edits_in_place(proposal))) == (is_right, is_in_place)
-    assert case.kept_text(proposal) == kept_text or (kept_text is None and 0 < case.kept_text(proposal) < 1)
+    monkeypatch.setattr(next_edit, "next_edits", lambda *_: [Proposal(start, start + len(old), new, 1.0)])
+    outcome = measure(case, change.language)
+    names = {"is_in_place", "is_right", "is_reversal", "breaks_syntax"}
+    assert {name for name in names if getattr(outcome, name)} == facts
+    assert outcome.kept_text == kept_text or (kept_text is None and 0 < outcome.kept_text < 1)
 
 
 def test_the_command_measures_the_first_proposal_of_each_case(repository, capsys):
@@ -118,17 +121,6 @@ def test_an_excluded_file_is_left_out(repository):
     excluded = []
     assert not list(cut_history(repository, 10, is_excluded=lambda snapshot: not excluded.append(snapshot.uri)))
     assert excluded == [(repository / "code.py").as_uri()]
-
-
-def test_a_proposal_that_takes_an_edit_back_or_breaks_the_file_is_counted(repository, monkeypatch):
-    [change] = cut_history(repository, 10)
-    case = next(iter(cases_of(change)))
-    for old, new, is_reversal, breaks_syntax in (("read(1)", "load(1)", True, False), ("load", "(", False, True)):
-        start = case.lines.text.index(old)
-        proposal = Proposal(start, start + len(old), new, 1.0)
-        monkeypatch.setattr(next_edit, "next_edits", lambda *_, proposal=proposal: [proposal])
-        outcome = measure(case, change.language)
-        assert (outcome.is_reversal, outcome.breaks_syntax) == (is_reversal, breaks_syntax)
 
 
 def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():

@@ -21,42 +21,18 @@ from dg_lsp.bench.replay import (
     accept,
     split_keys,
     summarize_replay,
-    typing_task,
 )
 from dg_lsp.engine.request import DecoderName, FillRequest
-from dg_lsp.errors import UsageError
 
 TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
 
 
-class Clock:
-    """Advances with the steps of the model only."""
-
-    def __init__(self):
-        self.ticks = 0
-
-    def __call__(self):
-        return self.ticks / 64
-
-
-class TickingDenoiser(ScriptedDenoiser):
-    """A step takes one tick, a prefill none."""
-
-    def __init__(self, fill, clock, tokens_per_step):
-        super().__init__(fill, tokens_per_step=tokens_per_step)
-        self._clock = clock
-
-    def predict(self, *args, **kwargs):
-        self._clock.ticks += 1
-        return super().predict(*args, **kwargs)
-
-
 def completer_of(fill, tokens_per_step=64, **settings):
-    clock = Clock()
-    denoiser = TickingDenoiser(fill, clock, tokens_per_step=tokens_per_step)
+    """The clock advances with the steps of the model only."""
+    denoiser = ScriptedDenoiser(fill, tokens_per_step=tokens_per_step)
     engine = engine_for(denoiser, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value, **settings)
-    return EngineCompleter(engine, clock), denoiser
+    return EngineCompleter(engine, lambda: denoiser.num_steps / 64), denoiser
 
 
 def typed(text, fill, *, tokens_per_step=64, **settings):
@@ -69,10 +45,6 @@ def at(**texts):
     """`at(a="b")` fills `b` on a line with just `a`, and nothing elsewhere; `_` stands for a space."""
     fills = {before.replace("_", " "): fill for before, fill in texts.items()}
     return lambda prefix, _suffix: fills.get(prefix.split("\n")[-1], "")
-
-
-def requests(events):
-    return [event for event in events if isinstance(event, RequestEvent)]
 
 
 def accepted(events):
@@ -119,7 +91,7 @@ def test_what_an_editor_hides_is_not_displayed():
 def test_a_key_cancels_the_request_and_its_steps_are_spent():
     # nine steps would be needed; the key comes four ticks after the request
     events, summary = typed("abc", "abcdefgh", tokens_per_step=1)
-    attempts = [event.attempt for event in requests(events)]
+    attempts = [event.attempt for event in events if isinstance(event, RequestEvent)]
     assert [(attempt.model_ms / TICK, attempt.steps, attempt.latency_ms / TICK) for attempt in attempts] == [
         (4, 4, 4)
     ] * 3
@@ -186,24 +158,12 @@ def test_every_rate_has_its_own_denominator(attempt):
 # the user
 
 
-@pytest.mark.parametrize(
-    ("text", "keys"),
-    [
-        ("ab", ["a", "b"]),
-        ("a\r\n\tb\r\n", ["a", "\r\n\t", "b", "\r\n"]),
-        ("a  b\rc\n\n  d", ["a", " ", " ", "b", "\r", "c", "\n", "\n  ", "d"]),
-        ("é😋\u2028", ["é", "😋", "\u2028"]),
-    ],
-)
-def test_a_line_end_includes_the_indentation(text, keys):
-    assert list(split_keys(text)) == keys
-    assert "".join(split_keys(text)) == text
-
-
-def test_pauses_are_longer_before_lines_and_words():
+def test_a_line_end_with_the_indentation_is_one_key_and_pauses_are_longer_before_lines_and_words():
     typing = TypingModel(in_word_ms=100, word_start_ms=200, line_start_ms=700, spread=0)
-    keys = split_keys("ab = c1\n  x.y_z")
-    assert typing.delays(keys, 0) == (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100)
+    keys = split_keys("ab = c1\r\n\tx.y_z\n\n  é😋")
+    assert keys == ("a", "b", " ", "=", " ", "c", "1", "\r\n\t", "x", ".", "y", "_", "z", "\n", "\n  ", "é", "😋")
+    times = (700, 100, 100, 100, 100, 200, 100, 100, 700, 100, 200, 100, 100, 100, 700, 700, 100)
+    assert typing.delays(keys, 0) == times
 
 
 @pytest.mark.parametrize(
@@ -220,21 +180,3 @@ def test_pauses_are_longer_before_lines_and_words():
 )
 def test_a_user_accepts_the_part_that_is_right(item, coming, text, part, presses):
     assert accept(item, coming) == (None if text is None else AcceptedText(text, part, presses))
-
-
-@pytest.mark.parametrize(
-    ("text", "lines", "parts", "typed_lines"),
-    [
-        pytest.param("a = 1\nb = 2\n", None, ("", "a = 1\nb = 2\n", ""), (1, 3), id="a whole file"),
-        pytest.param("a:\r\n\tb\r\n\tc\r\nd\r\n", (2, 3), ("a:\r\n\t", "b\r\n\tc", "\r\nd\r\n"), (2, 3), id="region"),
-    ],
-)
-def test_a_task_divides_a_file_into_head_text_and_tail(text, lines, parts, typed_lines):
-    task = typing_task("a.py", "python", text, lines)
-    assert ((task.head, task.text, task.tail), task.lines) == (parts, typed_lines)
-
-
-@pytest.mark.parametrize("lines", [(0, 1), (2, 1), (1, 4), (5, 5), (2, 2)])
-def test_lines_that_do_not_exist_or_are_blank_are_refused(lines):
-    with pytest.raises(UsageError, match="lines"):
-        typing_task("a.py", "python", "a\n \n", lines)

@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted import ScriptedDenoiser, engine_for
@@ -9,26 +10,10 @@ from dg_lsp.bench.runner import WARM_UP, EngineContender, RequestOptions, RunHea
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult
 
-CASES = tuple(TestCase(f"s{i}", "block" if i % 2 else "line-end", "a = ", "\n", f"want {i}") for i in range(6))
-TESTED = dataclasses.replace(CASES[0], test="def check(f): pass", entry_point="f")
+CASE = TestCase("s0", "line-end", "a = ", "\n", "want 0")
+TESTED = dataclasses.replace(CASE, test="def check(f): pass", entry_point="f")
 HEADER = RunHeader("compare", RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
-PROBLEMS = {case.id: case for case in read_cases(Path(__file__).parent / "problems.jsonl")}
-LINE_END, SPAN = (PROBLEMS[f"hand/{name}"] for name in ("line-end", "span"))
-FAST = {"tokens_per_step": 64}
-
-
-class FakeContender:
-    def __init__(self, name, answer, log, attempt):
-        self.name = name
-        self.notes = (f"note of {name}",)
-        self._answer = answer
-        self._log = log
-        self._attempt = attempt
-
-    def answer(self, case):
-        self._log.append((self.name, case.id))
-        text = self._answer(case)
-        return self._attempt((10.0, text), case=case.id, contender=self.name, reference=case.reference)
+[LINE_END, *_] = read_cases(Path(__file__).parent / "problems.jsonl")
 
 
 @pytest.fixture
@@ -37,50 +22,47 @@ def log():
 
 
 @pytest.fixture
-def fake(log, attempt):
-    return lambda name, answer=lambda case: case.reference: FakeContender(name, answer, log, attempt)
+def contenders(log, attempt):
+    """`contenders(a="x")`: one with the name `a`, who answers every case with `x`."""
+
+    def make(name, text):
+        def answer(case):
+            log.append((name, case.id))
+            return attempt((10.0, text), case=case.id, contender=name, reference=case.reference)
+
+        return SimpleNamespace(name=name, notes=(f"note of {name}",), answer=answer)
+
+    return lambda **answers: [make(*item) for item in answers.items()]
 
 
-@pytest.fixture
-def three(fake):
-    return [fake(name) for name in "abc"]
-
-
-def test_all_contenders_answer_all_cases_in_turn_after_a_warm_up(three, log):
-    run = run_cases(CASES, three, HEADER)
-    assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
-        (name, case.id) for name in "abc" for case in CASES
-    ]
-    assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
-    assert [case for _, case in log[3:]] == [case.id for case in CASES for _ in three]
-    assert run.notes == ("note of a", "note of b", "note of c")
-
-
-def test_the_order_of_contenders_depends_on_case_and_seed(three, log):
-    cases = [dataclasses.replace(CASES[0], id=f"x{i}") for i in range(60)]
-    runs = []
+def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on_case_and_seed(contenders, log):
+    three = contenders(a="x", b="y", c="z")
+    cases = [dataclasses.replace(CASE, id=f"x{i}") for i in range(60)]
+    orders = []
     for seed in (0, 0, 1):
         log.clear()
-        run_cases(cases, three, HEADER, seed=seed)
-        runs.append([name for name, case in log if case != WARM_UP.id])
-    first, again, other = runs
+        run = run_cases(cases, three, HEADER, seed=seed)
+        assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
+            (name, case.id) for name in "abc" for case in cases
+        ]
+        assert run.notes == ("note of a", "note of b", "note of c")
+        assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
+        assert [case for _, case in log[3:]] == [case.id for case in cases for _ in three]
+        orders.append([name for name, _ in log[3:]])
+    first, again, other = orders
     assert first == again != other
     assert len({tuple(first[i : i + 3]) for i in range(0, len(first), 3)}) == 6
 
 
-class FakeSandbox:
-    def __init__(self, log):
-        self._log = log
-
-    def run(self, program):
-        self._log.append(("sandbox", program))
+def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
+    def run(program):
+        log.append(("sandbox", program))
         return ProgramResult(TESTED.reference in program)
 
-
-def test_tests_run_after_all_contenders_have_answered_a_case(fake, log):
-    answers = {"right": lambda case: case.reference, "wrong": lambda _: "other", "nothing": lambda _: ""}
-    run = run_cases([TESTED, CASES[1]], [fake(*item) for item in answers.items()], HEADER, sandbox=FakeSandbox(log))
-    passes = {(attempt.contender, attempt.case): attempt.passes for attempt in run.attempts}
+    answers = {"right": TESTED.reference, "wrong": "other", "nothing": ""}
+    cases = [TESTED, dataclasses.replace(CASE, id="s1")]
+    attempts = run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(run=run)).attempts
+    passes = {(attempt.contender, attempt.case): attempt.passes for attempt in attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3
     names = [name for name, _ in log if name != WARM_UP.id]
@@ -91,33 +73,6 @@ def contender(fill, options=None, decoder=None, **script):
     denoiser = ScriptedDenoiser(fill, **script)
     engine = engine_for(denoiser, max_tokens=500)  # a token is a byte here
     return EngineContender("auto", engine, decoder, options or RequestOptions())
-
-
-def test_an_engine_answers_with_its_costs_or_a_rejection():
-    attempt = contender("width * height").answer(LINE_END)
-    assert (attempt.case, attempt.kind, attempt.contender) == ("hand/line-end", "line-end", "auto")
-    assert attempt.decoder == DecoderName.DIFFUSION.value
-    assert attempt.is_exact
-    assert attempt.ttfue_ms == attempt.latency_ms
-    assert 0 < attempt.prefill_ms <= attempt.model_ms <= attempt.latency_ms
-    assert (attempt.steps, attempt.tokens) == (4, len("width * height") + 1)
-    assert 0.5 < attempt.confidence < 1
-    assert (attempt.passes, attempt.rejection) == (None, None)
-    attempt = contender("    ").answer(LINE_END)
-    assert (attempt.text, attempt.rejection, attempt.confidence) == ("", "empty", None)
-
-
-@pytest.mark.parametrize(
-    ("options", "lines"),
-    [
-        pytest.param(RequestOptions(), 1, id="the cursor position decides"),
-        pytest.param(RequestOptions("oracle"), 2, id="oracle"),
-    ],
-)
-def test_the_length_hint_limits_the_lines(options, lines):
-    attempt = contender(SPAN.reference, options, **FAST).answer(SPAN)
-    assert attempt.text.count("\n") + 1 == lines
-    assert attempt.is_exact is (lines == 2)
 
 
 def test_a_deadline_and_an_early_stop_shorten_the_fill():

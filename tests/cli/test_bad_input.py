@@ -4,13 +4,11 @@ import io
 import os
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from dg_lsp.cli import app
 from dg_lsp.cli.app import command_tree
-from dg_lsp.models.registry import BUNDLED
 
 
 @pytest.fixture
@@ -41,6 +39,8 @@ def folder(tmp_path):
         (["good.py:1:0"], "lines and columns start at 1"),
         (["good.py:1-2"], "good.py:1-2: expected FILE:LINE[:COL]"),
         (["good.py:1:1", "--gaps"], "good.py:1:1: expected FILE[:FIRST-LAST]"),
+        (["good.py", "--gaps"], "there is no gap"),
+        (["good.py:9", "--gaps"], "no line 9"),
         (["good.py"], "good.py: expected FILE:LINE[:COL], for example samples/shapes.py:12"),
         (["a\nb.py:7"], "a\\nb.py has 1 line: there is no line 7"),
         (["locked.py:1", "--write"], "locked.py is read-only: nothing was written; change its permissions first"),
@@ -84,13 +84,6 @@ def test_an_unknown_or_invalid_model_is_exit_code_3(dg_lsp, folder, name, messag
     assert message in dg_lsp("fill", "good.py:1", "--model", name).error(3)
 
 
-def test_a_truncated_model_is_exit_code_3(dg_lsp, folder):
-    data = BUNDLED[0].path.read_bytes()
-    for length in (0, 4, 100, len(data) // 2, len(data) - 1):
-        Path("half.gguf").write_bytes(data[:length])
-        assert "half.gguf" in dg_lsp("fill", "good.py:1", "--model", "half.gguf").error(3)
-
-
 @pytest.mark.parametrize("command", [("fill", "a.py:1"), ("doctor",)], ids=lambda command: command[0])
 def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, user_settings, command):
     (tmp_path / "a.py").write_text("x = \n")
@@ -108,10 +101,12 @@ def test_without_a_command_the_help_is_printed_with_exit_code_2(dg_lsp):
     assert "fill" in outcome.out
 
 
-def test_the_help_of_each_command_has_an_example_that_the_command_accepts(dg_lsp, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_help_of_each_command_has_whole_names_and_an_example_that_the_command_accepts(dg_lsp, monkeypatch):
     tree = command_tree()
     for words in app.COMMANDS:
+        monkeypatch.setenv("COLUMNS", "80")
+        assert "…" not in dg_lsp(*words.split(), "--help").out, words
+        monkeypatch.setenv("COLUMNS", "200")
         if words != "daemon run":
             [example] = re.findall(r"^ Example: dg-lsp (.*?) *$", dg_lsp(*words.split(), "--help").out, re.MULTILINE)
             assert example.startswith(words)

@@ -41,7 +41,11 @@ def test_json_is_one_object_with_the_documented_keys(dg_lsp, data, model, script
     ]
     assert (tree["num"], tree["exact_match"], tree["miss_rate"]) == (5, 1.0, 0.0)
     assert (tree["pass_at_1"], tree["length_knowledge"], tree["model"]) == (None, "oracle", "scripted")
-    assert tree["ttfue_ms"]["p50"] > 0
+    assert 0 < tree["ttfue_ms"]["p50"] <= tree["latency_ms"]["p50"]
+    num_tokens = sum(len(reference) + 1 for reference in REFERENCES.values())  # bytes, and the end of each
+    assert tree["steps_mean"] * tree["tokens_per_forward"] == pytest.approx(num_tokens / 5, rel=1e-3)
+    assert 0 < tree["tasks"][0]["model_ms_per_right"] < tree["latency_ms"]["p95"]
+    assert sum(row["num"] for row in tree["calibration"]) == 5
     assert script.denoiser.is_closed
 
 
@@ -50,6 +54,7 @@ def test_languages_and_tasks_are_reported_one_by_one(dg_lsp, data, model):
     rows[0]["language"], rows[1]["path"] = "go", "src/main.go"
     Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = dg_lsp("bench", "infill", "mixed.jsonl", "--json").json
+    assert tree["exact_match"] == 0.8, "the span has two lines, and the cursor is at the end of one"
     assert {language: counts["num"] for language, counts in tree["languages"].items()} == {"go": 2, "python": 3}
     assert tree["languages"]["go"]["exact_match_by_kind"] == {"line-end": 1.0, "whole-line": 1.0}
     assert {(row["language"], row["task"]) for row in tree["tasks"]} >= {("go", "all"), ("go", "line-end")}

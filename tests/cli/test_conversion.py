@@ -90,9 +90,9 @@ REQUIREMENTS = {
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Replaces llama.cpp's script and its packages; `script.calls` are those of pip, `script.reason` its failure."""
+    """Replaces llama.cpp's script and its packages; `script.calls` are those of pip."""
     version = runtime.installed_library().version
-    script = SimpleNamespace(calls=[], reason="", seen=tmp_path / "data" / "conversion" / version / "seen.json")
+    script = SimpleNamespace(calls=[], seen=tmp_path / "data" / "conversion" / version / "seen.json")
 
     def unpack(_version, _given, folder, _parts, _show_step):
         files = {"convert_hf_to_gguf.py": SCRIPT, "conversion/__init__.py": ""}
@@ -106,7 +106,7 @@ def script(tmp_path, monkeypatch):
         if "pip" not in command:
             return run_program(command, on_line, environment)
         script.calls.append(command[command.index("--python") : command.index("--disable-pip-version-check")])
-        return script.reason
+        return ""
 
     monkeypatch.setattr(packages, "unpack_llama_cpp", unpack)
     monkeypatch.setattr(packages, "run_program", run)

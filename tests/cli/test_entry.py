@@ -48,13 +48,6 @@ def test_a_pull_without_a_network_ends_in_one_line(tmp_path):
     assert "is not reachable" in line
 
 
-@pytest.mark.parametrize("command", ["fill", "generate", "chat", "serve", "bench infill", "bench replay"])
-def test_a_help_page_has_whole_names_of_options_on_80_columns(command):
-    page = dg_lsp(*command.split(), "--help", env={"COLUMNS": "80"}).stdout
-    assert "--help" in page
-    assert "…" not in page
-
-
 def test_a_shell_completes_commands():
     words = {"_DG_LSP_COMPLETE": "complete_bash", "COMP_WORDS": "dg-lsp mod", "COMP_CWORD": "1"}
     assert dg_lsp(env=words).stdout == "models\n"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny_masked
+from tiny_masked import DELETE, EXPAND, MASK
 
 from dg_lsp.cli import loading
 from dg_lsp.context.document import Snapshot
@@ -22,11 +23,11 @@ AFTER = "\n    return result\n"
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masked")
 
-    def path_of(architecture, name=""):
-        path = folder / f"{name or architecture}.gguf"
+    def path_of(architecture):
+        path = folder / f"{architecture}.gguf"
         if not path.exists():
-            general_name = name or ("Open dCoder 0.5B" if architecture == "qwen2" else "")
-            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=general_name)
+            name = "Open dCoder 0.5B" if architecture == "qwen2" else ""
+            tiny_masked.write(path, tiny_masked.make(architecture, layers=1), name=name)
         return path
 
     return path_of
@@ -56,23 +57,13 @@ def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, architecture,
 @pytest.fixture
 def dreamon(monkeypatch, tmp_path):
     """DreamOn with the tokens of the tiny vocabulary; expansion and deletion are frequent."""
-    dreamon = find_family("dream", "dreamon")
-    family = replace(
-        dreamon,
-        sampling=replace(
-            dreamon.sampling,
-            mask_id=tiny_masked.MASK,
-            expand_id=tiny_masked.EXPAND,
-            delete_id=tiny_masked.DELETE,
-            max_free=24,
-        ),
-        end_ids=(tiny_masked.DELETE,),
-        gap_lengths=(4,),
-    )
+    family = find_family("dream", "dreamon")
+    sampling = replace(family.sampling, mask_id=MASK, expand_id=EXPAND, delete_id=DELETE, max_free=24)
+    family = replace(family, sampling=sampling, end_ids=(DELETE,), gap_lengths=(4,))
     monkeypatch.setattr(registry, "FAMILIES", (family,))
     tiny = tiny_masked.make("dream", layers=1)
-    tiny.tensors["output.weight"][tiny_masked.EXPAND] *= 5
-    tiny.tensors["output.weight"][tiny_masked.DELETE] *= 3
+    tiny.tensors["output.weight"][EXPAND] *= 5
+    tiny.tensors["output.weight"][DELETE] *= 3
     return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
 
 

@@ -130,36 +130,16 @@ def test_a_thought_is_printed_beside_the_answer(dg_lsp, script):
     assert (tree["thought"], tree["text"]) == ("Why not?", "Because.")
 
 
-@pytest.fixture
-def typed(monkeypatch, terminal):
-    """`typed(line, ...)` is what a user types on a terminal before Ctrl-D."""
-
-    def use(*lines):
-        rest = iter(lines)
-
-        def read(prompt):
-            print(prompt, end="")
-            line = next(rest, None)
-            if line is None:
-                raise EOFError
-            return line
-
-        monkeypatch.setattr("builtins.input", read)
-        terminal()
-
-    return use
-
-
-def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with_ctrl_d(dg_lsp, script, typed):
+def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with_ctrl_d(dg_lsp, script, terminal):
     script.model = chatty("Yes.", context_length=256)
-    typed("x" * 300, "  ", "hi", "again")
+    terminal("x" * 300 + "\n  \nhi\nagain\n")
     outcome = dg_lsp("chat")
     assert (outcome.code, outcome.out) == (0, "Yes.\nYes.\n")
     assert "the conversation has" in outcome.err
     assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
 
 
-def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, typed):
+def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, terminal):
     script.model = chatty("Yes.")
     begin, failures = script.model._begin_pass, [RemoteError("127.0.0.1 is busy (status 429)")]
 
@@ -169,12 +149,12 @@ def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, ty
         begin()
 
     script.model._begin_pass = fail_once
-    typed("hi", "again")
+    terminal("hi\nagain\n")
     outcome = dg_lsp("chat")
     assert (outcome.code, outcome.out, "is busy" in outcome.err) == (0, "Yes.\n", True)
 
 
-def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, typed):
+def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, terminal):
     denoiser = chatty("Yes, and more than that.", tokens_per_step=1)
     begin, steps = denoiser._begin_pass, []
 
@@ -186,7 +166,7 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, type
 
     denoiser._begin_pass = interrupted
     script.model = denoiser
-    typed("hi", "again")
+    terminal("hi\nagain\n")
     outcome = dg_lsp("chat")
     assert outcome.out == "Yes,\nYes, and more than that.\n"
     assert outcome.code == 0

@@ -80,42 +80,16 @@ TINY = presets.make(
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The hub; the user's data folder is empty."""
+    """The hub of the only preset; the user's data folder is empty."""
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1_000_000)
     files = {"Tiny.Q8_0.gguf": WEIGHTS, "Tiny.Q2_K.gguf": b"GGUF" + b"2" * 100}
+    monkeypatch.setattr(registry, "PRESETS", (TINY,))
     with hub_server.serving(TINY.repository, files) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         yield server
 
 
-@pytest.fixture
-def known(monkeypatch):
-    """Replaces the presets; by default with one for tests."""
-
-    def make(*presets):
-        monkeypatch.setattr(registry, "PRESETS", presets)
-
-    make(TINY)
-    return make
-
-
-def test_a_pulled_model_completes(dg_lsp, hub, known, tmp_path):
-    outcome = dg_lsp("models", "pull", "tiny")
-    path = TINY.folder / "Tiny.Q8_0.gguf"
-    assert (outcome.code, outcome.out) == (0, f"{path}\n")
-    assert "tiny comes from somebody/Tiny-GGUF; its licence: MIT\n" in outcome.err
-    assert path.read_bytes() == WEIGHTS
-    hub.requests.clear()
-    again = dg_lsp("models", "pull", "tiny")
-    assert (again.code, again.out, again.err, hub.requests) == (0, outcome.out, "", [])
-    sample = tmp_path / "a.py"
-    sample.write_text("def area(width, height):\n    return width * \n")
-    filled = dg_lsp("fill", f"{sample}:2", "--model", "tiny", "--json")
-    assert filled.code == 0
-    assert '"model": "tiny"' in filled.out
-
-
-def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
+def test_a_model_is_listed_and_shown_before_and_after_its_pull_and_completes(dg_lsp, hub, tmp_path):
     def listed():
         return next(model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny")
 
@@ -128,22 +102,32 @@ def test_list_and_show_before_and_after_a_pull(dg_lsp, hub, known):
     }.items()  # fmt: skip
     assert "mask id: 151666" in before.facts["family sampling"]
     assert "from the file:" not in before.out.splitlines()
-    dg_lsp("models", "pull", "tiny")
-    assert listed()["path"] == str(TINY.folder / "Tiny.Q8_0.gguf")
-    after = dg_lsp("models", "show", "tiny").out
-    assert "  dg.version = 1\n" in after.split("from the file:\n")[1]
+    outcome = dg_lsp("models", "pull", "tiny")
+    path = TINY.folder / "Tiny.Q8_0.gguf"
+    assert (outcome.code, outcome.out) == (0, f"{path}\n")
+    assert "tiny comes from somebody/Tiny-GGUF; its licence: MIT\n" in outcome.err
+    assert path.read_bytes() == WEIGHTS
+    hub.requests.clear()
+    again = dg_lsp("models", "pull", "tiny")
+    assert (again.code, again.out, again.err, hub.requests) == (0, outcome.out, "", [])
+    assert listed()["path"] == str(path)
+    assert "  dg.version = 1\n" in dg_lsp("models", "show", "tiny").out.split("from the file:\n")[1]
+    sample = tmp_path / "a.py"
+    sample.write_text("def area(width, height):\n    return width * \n")
+    filled = dg_lsp("fill", f"{sample}:2", "--model", "tiny", "--json")
+    assert (filled.code, filled.json["model"]) == (0, "tiny")
 
 
-def test_pull_fetches_another_version_with_another_checksum(dg_lsp, hub, known):
-    known(dataclasses.replace(TINY, sha256="0" * 64))
+def test_pull_fetches_another_version_with_another_checksum(dg_lsp, hub, monkeypatch):
+    monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, sha256="0" * 64),))
     assert "pass --revision main" in dg_lsp("models", "pull", "tiny").err.splitlines()[-1]
     outcome = dg_lsp("models", "pull", "tiny", "--revision", "main")
     assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q8_0.gguf'}\n")
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), (None, 2)], ids=["yes", "default", "no terminal"])
-def test_terms_are_accepted_or_declined_before_a_download(dg_lsp, hub, known, terminal, monkeypatch, answer, code):
-    known(dataclasses.replace(TINY, terms="https://example.org/terms"))
+def test_terms_are_accepted_or_declined_before_a_download(dg_lsp, hub, terminal, monkeypatch, answer, code):
+    monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, terms="https://example.org/terms"),))
     monkeypatch.setattr("sys.stdin", io.StringIO()) if answer is None else terminal(answer)
     outcome = dg_lsp("models", "pull", "tiny")
     assert outcome.code == code
@@ -153,8 +137,8 @@ def test_terms_are_accepted_or_declined_before_a_download(dg_lsp, hub, known, te
     assert dg_lsp("models", "pull", "tiny", "--accept-licence").code == 0
 
 
-def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, known):
-    known(dataclasses.replace(TINY, patterns=("Tiny.Q2_K.gguf",), sha256=""))
+def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, monkeypatch):
+    monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, patterns=("Tiny.Q2_K.gguf",), sha256=""),))
     outcome = dg_lsp("models", "pull", "tiny")
     assert (outcome.code, outcome.out) == (3, "")
     assert "tiny is on this machine, but its test fill failed: " in outcome.err.splitlines()[-1]
@@ -166,8 +150,8 @@ def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, know
     assert (again.code, hub.requests) == (3, [])
 
 
-def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
-    known(dataclasses.replace(TINY, sha256=""))
+def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypatch):
+    monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, sha256=""),))
     dg_lsp("models", "pull", "tiny")
     outcome = dg_lsp("models", "rm", "tiny")
     assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (6 MB)\n")
@@ -179,7 +163,7 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     assert "dg-maxi cannot be pulled or removed (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
-def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path):
+def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkeypatch, tmp_path):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     dg_lsp("models", "pull", "tiny")
@@ -201,12 +185,13 @@ def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, caps
     assert "dg-lsp: warning: dg-mini completed no simple line within 20 s: the result" in capsys.readouterr().err
 
 
-def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, known, monkeypatch):
+def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, monkeypatch):
     built = []
     monkeypatch.setattr(models, "find_runtime", lambda: RuntimeSearch(None))
     monkeypatch.setattr(models, "make_runtime", lambda: built.append("an overlay"))
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
-    known(dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True))
+    preset = dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True)
+    monkeypatch.setattr(registry, "PRESETS", (preset,))
     outcome = dg_lsp("models", "pull", "tiny")
     steps = [line for line in outcome.err.splitlines() if line.startswith("[")]
     assert steps == ["[1/4] download", "[2/4] convert", "[3/4] build", "[4/4] test"]

@@ -5,17 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.cli.printing import print_line, print_lines
-
 NAME = "a\x1b]0;x\x07\nb\u202e"
 ESCAPED = r"a\x1b]0;x\x07\nb\u202e"
 COMMANDS = Path(__file__).parents[2] / "dg_lsp/cli"
-
-
-def test_lines_are_printed_with_escapes(capsys):
-    print_line(Path(NAME))
-    print_lines(("a\x1b", "b\t"), err=True)
-    assert capsys.readouterr() == (f"{ESCAPED}\n", "a\\x1b\nb\\t\n")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`dg-lsp lsp` and `dg-lsp serve`: options and errors. The servers themselves: tests/e2e and tests/http."""
 
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,15 +53,7 @@ def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, messag
 @pytest.fixture
 def http_server(monkeypatch):
     calls = []
-
-    class Server:
-        def __init__(self, *args):
-            calls.append(args)
-
-        def run(self):
-            pass
-
-    monkeypatch.setattr(http, "HttpServer", Server)
+    monkeypatch.setattr(http, "HttpServer", lambda *args: calls.append(args) or Mock())
     monkeypatch.delenv("DG_LSP_API_KEY", raising=False)
     return calls
 

@@ -59,11 +59,8 @@ def test_mode_owner_and_group_of_the_target_of_a_link_are_kept(tmp_path, mode):
     after = target.stat()
     assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (before.st_uid, before.st_gid, mode)
     assert (link.is_symlink(), target.read_bytes()) == (True, b"xy")
-    assert sorted(path.name for path in (*tmp_path.iterdir(), *folder.iterdir())) == [
-        "elsewhere",
-        "link.py",
-        "target.py",
-    ]
+    names = sorted(path.name for path in (*tmp_path.iterdir(), *folder.iterdir()))
+    assert names == ["elsewhere", "link.py", "target.py"]
 
 
 class Crash(BaseException):
@@ -92,15 +89,11 @@ POSITION, LINES, FILE = "FILE:LINE[:COL]", "FILE:FIRST-LAST", "FILE[:FIRST-LAST]
 @pytest.mark.parametrize(
     ("form", "text", "location"),
     [
-        (POSITION, "a.py:3", ("a.py", 3, 3, None)),
-        (POSITION, "a.py:3:5", ("a.py", 3, 3, 5)),
         (POSITION, r"C:\work\a.py:3:7", (r"C:\work\a.py", 3, 3, 7)),
         (POSITION, "a:1:2:3", ("a:1", 2, 2, 3)),
         (POSITION, "a\nb.py:2", ("a\nb.py", 2, 2, None)),
         (LINES, "a:b:3-4", ("a:b", 3, 4, None)),
-        (LINES, "a.py:3", ("a.py", 3, 3, None)),
-        (FILE, "a.py", ("a.py", 0, 0, None)),
-        (FILE, "a.py:3-4", ("a.py", 3, 4, None)),
+        (FILE, "a:b:3-4", ("a:b", 3, 4, None)),
     ],
 )
 def test_a_location_is_read_from_the_right(form, text, location):

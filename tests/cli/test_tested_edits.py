@@ -18,7 +18,9 @@ every_command = pytest.mark.parametrize(("text", "command", "before"), OPTIONS.v
 
 @pytest.fixture
 def file(tmp_path):
-    return tmp_path / "a.py"
+    path = tmp_path / "a.py"
+    path.write_text("b = x\n")
+    return path
 
 
 @every_command
@@ -50,7 +52,6 @@ def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, scr
 
 def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, script, file, tmp_path):
     script.fill = ("b = 1", "b = 2")
-    file.write_text("b = x\n")
     outcome = dg_lsp("rewrite", "a.py:1", "--test", PASSES_WITH_TWO, "--format", "patch")
     assert file.read_text() == "b = x\n"
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=outcome.out.encode(), check=True)
@@ -58,7 +59,6 @@ def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, script, file
 
 
 def test_a_test_that_cannot_decide_ends_the_command_before_a_model_is_loaded(dg_lsp, script, file):
-    file.write_text("b = x\n")
     assert "the test passes already" in dg_lsp("rewrite", "a.py:1", "--test", "true").error(1)
     options = ("--test", "sleep 1000", "--test-deadline", "500")
     assert "does not end within 0.5 s" in dg_lsp("rewrite", "a.py:1", *options).error(2)
@@ -66,14 +66,12 @@ def test_a_test_that_cannot_decide_ends_the_command_before_a_model_is_loaded(dg_
 
 
 def test_a_file_outside_of_the_working_directory_is_refused(dg_lsp, script, file, tmp_path, monkeypatch):
-    file.write_text("b = x\n")
     (tmp_path / "inner").mkdir()
     monkeypatch.chdir(tmp_path / "inner")
     assert "change to its project" in dg_lsp("rewrite", "../a.py:1", "--test", "false").error(2)
 
 
 def test_without_bubblewrap_nothing_runs_and_the_error_names_the_package(dg_lsp, script, file, monkeypatch):
-    file.write_text("b = x\n")
     monkeypatch.setattr("shutil.which", lambda _: None)
     message = dg_lsp("rewrite", "a.py:1", "--test", "false").error(2)
     assert message.startswith("--test needs bubblewrap")
@@ -83,7 +81,6 @@ def test_without_bubblewrap_nothing_runs_and_the_error_names_the_package(dg_lsp,
 @pytest.mark.parametrize("is_tested", [False, True], ids=["before the model is loaded", "while candidates are tested"])
 def test_an_interruption_changes_nothing(dg_lsp, script, file, monkeypatch, is_tested):
     script.fill = ("b = 2",)
-    file.write_text("b = x\n")
     runs = Sandbox.run_command
 
     def interrupted(sandbox, command, folder, copy, **options):

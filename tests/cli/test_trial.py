@@ -108,39 +108,32 @@ def test_a_test_that_does_not_end_is_stopped(dg_lsp, model, monkeypatch):
     assert "Model.gguf is not open after 0 s in a test process" in show(dg_lsp, model, code=3).error(3)
 
 
-def test_a_file_that_replaces_another_one_during_its_test_is_not_opened(dg_lsp, model, monkeypatch):
-    original = subprocess.run
+@pytest.mark.parametrize("moment", ["while it is tested", "before it is opened", "after it was opened"])
+def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(dg_lsp, model, monkeypatch, tmp_path, moment):
+    broken = tiny_masked.write(tmp_path / "broken", tiny_masked.make("qwen3moe", used_experts=9))
+    run, load_file = subprocess.run, loading.load_file
 
-    def run(command, **options):
-        done = original(command, **options)
-        tiny_masked.write(model, tiny_masked.make("qwen3moe", used_experts=9))  # llama.cpp would end this process
+    def run_and_replace(command, **options):
+        done = run(command, **options)
+        broken.replace(model)  # llama.cpp would end this process
         return done
 
-    monkeypatch.setattr(trial.subprocess, "run", run)
-    assert "Model.gguf was replaced while it was tested or opened" in show(dg_lsp, model, code=3).error(3)
+    def replace_and_load(*arguments, **options):
+        broken.replace(model)
+        return load_file(*arguments, **options)
 
-
-def settings_for(path):
-    return Settings(model=ModelSettings(name=str(path), threads=1, gpu_layers=0))
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(model, monkeypatch, tmp_path, in_place):
-    broken = tiny_masked.write(tmp_path / "broken", tiny_masked.make("qwen3moe", used_experts=9))
-    original = loading.load_file
-
-    def load_file(*arguments, **options):
-        broken.replace(model)  # llama.cpp would end this process
-        return original(*arguments, **options)
-
-    def load_changed(*arguments, **options):
-        loaded = original(*arguments, **options)
+    def load_and_change(*arguments, **options):
+        loaded = load_file(*arguments, **options)
         model.write_bytes(model.read_bytes())
         return loaded
 
-    monkeypatch.setattr(loading, "load_file", load_changed if in_place else load_file)
-    with pytest.raises(ModelError, match=r"Model\.gguf was replaced while it was tested or opened: try it again"):
-        loading.load_model(settings_for(model))
+    if moment == "while it is tested":
+        monkeypatch.setattr(trial.subprocess, "run", run_and_replace)
+    else:
+        load = replace_and_load if moment == "before it is opened" else load_and_change
+        monkeypatch.setattr(loading, "load_file", load)
+    message = show(dg_lsp, model, code=3).error(3)
+    assert "Model.gguf was replaced while it was tested or opened: try it again" in message
 
 
 def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(folder, monkeypatch):
@@ -152,7 +145,7 @@ def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(folder, monke
 
     monkeypatch.setattr(transformers, "open_checkpoint", open_checkpoint)
     with pytest.raises(ModelError, match="copied was replaced while it was tested or opened"):
-        loading.open_local(settings_for(folder))
+        loading.open_local(Settings(model=ModelSettings(name=str(folder), threads=1, gpu_layers=0)))
 
 
 def test_text_of_a_file_does_not_control_the_terminal(dg_lsp, tmp_path):

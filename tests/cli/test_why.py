@@ -7,30 +7,19 @@ CODE = "def f(x):\n    return |\n"
 LONG = f"[{', '.join(map(str, range(100, 147)))}]"  # its probability is 0.99 for each of its 235 characters and the end
 
 
-@pytest.mark.parametrize(
-    ("marked", "fill", "setting", "code", "sentence"),
-    [
-        pytest.param(CODE, "x + 1", "", 0, "The completion is shown: 94 % probable, after ", id="shown"),
-        pytest.param(CODE, "x + ) y", "", 1, "The completion is refused: it would add a syntax ", id="refused"),
-        pytest.param(CODE, "  ", "", 1, "There is no completion: the result is empty.", id="empty"),
-        pytest.param(
-            CODE,
-            LONG,
-            "min_confidence = 0.1",
-            1,
-            "The completion is hidden: 9.33 % probable, below 10 %",
-            id="improbable",
-        ),
-        pytest.param("x = |\n", "x", "", 1, "The completion is hidden unless you request it: it assigns ", id="faulty"),
-        pytest.param(
-            CODE, "x", "deadline_ms = 1", 1, "Too slow with scripted: nothing was stable after 1 ms ", id="slow"
-        ),
-        pytest.param(
-            "val|ue_of = another\n", "", "", 1, "The cursor is inside a word: nothing is ", id="inside a word"
-        ),
-        pytest.param(CODE, "", "trigger = 'manual'", 1, "Completions come only on request (", id="on request only"),
-    ],
-)
+OUTCOMES = {
+    "shown": (CODE, "x + 1", "", 0, "The completion is shown: 94 % probable, after "),
+    "refused": (CODE, "x + ) y", "", 1, "The completion is refused: it would add a syntax "),
+    "empty": (CODE, "  ", "", 1, "There is no completion: the result is empty."),
+    "improbable": (CODE, LONG, "min_confidence = 0.1", 1, "The completion is hidden: 9.33 % probable, below 10 %"),
+    "faulty": ("x = |\n", "x", "", 1, "The completion is hidden unless you request it: it assigns "),
+    "slow": (CODE, "x", "deadline_ms = 1", 1, "Too slow with scripted: nothing was stable after 1 ms "),
+    "inside a word": ("val|ue_of = another\n", "", "", 1, "The cursor is inside a word: nothing is "),
+    "on request only": (CODE, "", "trigger = 'manual'", 1, "Completions come only on request ("),
+}
+
+
+@pytest.mark.parametrize(("marked", "fill", "setting", "code", "sentence"), OUTCOMES.values(), ids=OUTCOMES)
 def test_what_an_editor_does_with_a_completion_is_printed(
     dg_lsp, script, tmp_path, user_settings, marked, fill, setting, code, sentence
 ):

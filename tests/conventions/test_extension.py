@@ -16,7 +16,6 @@ UNLISTED = {"dg-lsp.askInstruction", "dg-lsp.askTest", "dg-lsp.showMenu"}
 """Commands run only by the server or the status bar."""
 OF_THE_EDITOR = {f"editor.action.inlineSuggest.{name}" for name in ("trigger", "acceptNextLine")}
 """Commands of VS Code that have no default key."""
-GROUPS = {group["title"]: group["properties"] for group in PACKAGE["contributes"]["configuration"]}
 
 
 def test_the_manifest_has_the_settings_of_the_server(configuration):
@@ -28,43 +27,14 @@ def test_settings_of_the_extension_are_not_sent_to_the_server(configuration):
     assert set(re.findall(r'"(\w+)"', own)) == {key.split(".")[1] for key in configuration.OWN}
 
 
-def test_the_settings_are_grouped_and_ordered_by_use():
-    assert list(GROUPS) == ["Completion", "Next Edits", "Context", "Privacy", "Remote", "Advanced"]
-    for title, properties in GROUPS.items():
-        assert [schema["order"] for schema in properties.values()] == list(range(1, len(properties) + 1))
-        assert title == "Advanced" or len(properties) <= 12, f"{title} is too long to read"
-    assert next(iter(GROUPS["Completion"])) == "dg-lsp.enable"
-    assert next(iter(GROUPS["Remote"])) == "dg-lsp.remote.url"
-    assert {"dg-lsp.server.path", "dg-lsp.model.threads", "dg-lsp.completion.decoder"} <= GROUPS["Advanced"].keys()
-
-
 def test_a_folder_that_is_not_trusted_sets_no_more_in_the_editor_than_in_its_file():
     restricted = PACKAGE["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
-    settings = {key: schema for properties in GROUPS.values() for key, schema in properties.items()}
+    groups = PACKAGE["contributes"]["configuration"]
+    settings = {key: schema for group in groups for key, schema in group["properties"].items()}
     of_the_user = {key for key, schema in settings.items() if schema.get("scope") in ("machine", "application")}
     free = {key for key in settings if key.startswith(tuple(f"dg-lsp.{name}" for name in FREE_KEYS))}
     free -= {f"dg-lsp.{key}" for key in (*MODEL_KEYS, "rewrite.preview")}
     assert settings.keys() - of_the_user - {*restricted} == {"dg-lsp.enable", *free}
-
-
-def test_the_groups_name_settings_that_exist(configuration):
-    keys = [key.removeprefix("dg-lsp.") for properties in GROUPS.values() for key in properties]
-    assert len(keys) == len(set(keys))
-    for title, beginnings in configuration.GROUPS.items():
-        for beginning in beginnings:
-            assert any(key.startswith(beginning) for key in keys), (title, beginning)
-    assert set(configuration.ADVANCED) <= set(keys)
-
-
-def test_each_choice_of_a_setting_is_described(configuration):
-    settings = {key: schema for properties in GROUPS.values() for key, schema in properties.items()}
-    listed = {key: schema["items"] for key, schema in settings.items() if "items" in schema}
-    described = {key: schema for key, schema in (settings | listed).items() if "enum" in schema}
-    for key, schema in described.items():
-        assert len(schema["enumDescriptions"]) == len(schema["enum"]), key
-        assert all(sentence.endswith(".") for sentence in schema["enumDescriptions"]), key
-    for key, choices in configuration.CHOICES.items():
-        assert list(choices) == described[f"dg-lsp.{key}"]["enum"], key
 
 
 def test_commands_are_hidden_where_they_have_no_effect():
@@ -77,7 +47,7 @@ def test_commands_are_hidden_where_they_have_no_effect():
     assert used == set(re.findall(r'"setContext", "(dg-lsp\.\w+)"', "".join(SOURCES.values())))
 
 
-def test_the_gallery_shows_what_the_package_has():
+def test_the_gallery_and_the_walkthrough_show_files_that_exist():
     for name in ("homepage", "repository", "bugs"):
         assert "https://github.com/dg-lsp/dg-lsp" in json.dumps(PACKAGE[name])
     header = (EXTENSION / PACKAGE["icon"]).read_bytes()[:24]
@@ -91,6 +61,9 @@ def test_the_gallery_shows_what_the_package_has():
         assert name != address
         assert (ROOT / name).suffix == ".png", "vsce refuses SVG"
         assert (ROOT / name).exists(), name
+    guides = PACKAGE["contributes"]["walkthroughs"]
+    for name in (*(step["media"]["markdown"] for guide in guides for step in guide["steps"]), "media/denoising.css"):
+        assert (EXTENSION / name).exists(), name
 
 
 def test_every_command_is_declared_and_implemented():
@@ -102,12 +75,6 @@ def test_every_command_is_declared_and_implemented():
     }
     for menu in (*PACKAGE["contributes"]["menus"].values(), PACKAGE["contributes"]["keybindings"]):
         assert {entry["command"] for entry in menu} <= COMMANDS | OF_THE_EDITOR
-
-
-def test_referenced_files_exist():
-    shown = [step["media"]["markdown"] for guide in PACKAGE["contributes"]["walkthroughs"] for step in guide["steps"]]
-    for name in (*shown, PACKAGE["icon"], "media/denoising.css", "README.md"):
-        assert (EXTENSION / name).exists(), name
 
 
 def test_the_lock_file_names_no_host():

@@ -72,9 +72,9 @@ def no_known_source():
         yield
 
 
-def files(gemma4):
+def pack(folder, without="", gemma4=GEMMA4_SOURCE):
     inside = "vendor/llama.cpp"
-    return {
+    files = {
         "PKG-INFO": PKG_INFO,
         "pyproject.toml": PYPROJECT,
         "backend.py": BACKEND,
@@ -84,12 +84,9 @@ def files(gemma4):
         GEMMA4_PATH: gemma4,
         f"{inside}/models/vocabulary.bin": "large",
     }
-
-
-def pack(folder, without="", gemma4=GEMMA4_SOURCE):
     path = folder / f"llama_cpp_python-{VERSION}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in files(gemma4).items():
+        for name, text in files.items():
             if name != without:
                 member = tarfile.TarInfo(f"llama_cpp_python-{VERSION}/{name}")
                 member.size = len(text)
@@ -138,24 +135,19 @@ def is_changed(folder):
     return result(folder) == ALL
 
 
-def test_an_overlay_replaces_the_class_of_the_installed_library(target, packed, stub_library):
-    runtime = build_overlay(packed, is_changed)
-    assert result(stub_library.parent) == SWA_ONLY
-    assert result(target) == ALL
-    assert runtime == read_runtime(target)
-    assert runtime.fits(InstalledLibrary(VERSION, stub_library))
-    assert list(target.parent.iterdir()) == [target]
-
-
-def test_a_failed_compilation_is_reported_and_keeps_the_old_runtime(target, packed):
-    build_overlay(packed, is_changed)
+def test_an_overlay_replaces_the_class_of_the_installed_library_and_outlives_a_failed_build(
+    target, packed, stub_library
+):
+    overlay = build_overlay(packed, is_changed)
+    assert overlay == read_runtime(target)
+    assert overlay.fits(InstalledLibrary(VERSION, stub_library))
     (target / "old").write_text("")
     build_overlay(packed, is_changed)
     assert not (target / "old").exists(), "a second build replaces the first"
     broken = GEMMA4_SOURCE.replace(CHANGED_LINE, f"{CHANGED_LINE}\n    nonsense();")
     with pytest.raises(ModelError, match=r"c\+\+ failed: .*nonsense"):
         build_overlay(pack(packed.parent, gemma4=broken), is_changed)
-    assert result(target) == ALL
+    assert (result(stub_library.parent), result(target)) == (SWA_ONLY, ALL)
     assert list(target.parent.iterdir()) == [target]
 
 
@@ -193,16 +185,6 @@ def test_a_folder_with_other_files_is_not_replaced(target, packed, monkeypatch, 
 # source
 
 
-@pytest.fixture
-def on_index(packed, monkeypatch):
-    """Moves the source to a folder that pip searches instead of an index."""
-    shelf = packed.parent / "shelf"
-    shelf.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
-    return packed.rename(shelf / packed.name)
-
-
 def test_other_files_are_refused(packed, tmp_path):
     with pytest.raises(ModelError, match=r"is not the source of llama-cpp-python 0.3.37, which is installed"):
         unpack_llama_cpp("0.3.37", packed, tmp_path, ())
@@ -213,13 +195,18 @@ def test_other_files_are_refused(packed, tmp_path):
         unpack_llama_cpp(VERSION, packed, tmp_path, ())
 
 
-def test_only_the_published_source_is_fetched_and_used(on_index, tmp_path, monkeypatch):
-    """pip refuses another one before it runs its code."""
-    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(on_index.read_bytes()).hexdigest()})
+def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
+    """pip refuses another one before it runs its code. Here it searches a folder instead of an index."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    source = pack(shelf)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(source.read_bytes()).hexdigest()})
     assert (unpack_llama_cpp(VERSION, None, tmp_path, ()) / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     with pytest.raises(ModelError, match=r"is not the published source of llama-cpp-python 0.3.36"):
-        unpack_llama_cpp(VERSION, on_index, tmp_path, ())
+        unpack_llama_cpp(VERSION, source, tmp_path, ())
     with pytest.raises(ModelError, match="DO NOT MATCH THE HASHES"):
         unpack_llama_cpp(VERSION, None, tmp_path, ())
     monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})

@@ -1,6 +1,7 @@
 """tokenizer.json as llama.cpp's vocabulary: equal ids for equal texts."""
 
 import json
+from contextlib import closing
 
 import pytest
 import tiny_diffusiongemma
@@ -8,27 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.models.checkpoint import vocabulary
+from dg_lsp.settings import ModelSettings
 
 SIZE = tiny_diffusiongemma.VOCAB_SIZE
 
 
 @pytest.fixture(scope="module")
-def tokenize(tiny_repacked):
-    api = library().api
-    params = api.llama_model_default_params()
-    params.vocab_only = True
-    model = api.llama_model_load_from_file(bytes(tiny_repacked), params)
-    ids = (api.llama_token * 1000)()
-
-    def call(text):
-        data = text.encode()
-        count = api.llama_tokenize(api.llama_model_get_vocab(model), data, len(data), ids, len(ids), True, True)
-        return ids[:count]
-
-    yield call
-    api.llama_model_free(model)
+def tokenizer(tiny_repacked):
+    with closing(LlamaModel(tiny_repacked, ModelSettings(threads=1, gpu_layers=0))) as model:
+        yield model.tokenizer
 
 
 @pytest.mark.parametrize("change", [{"type": "Unigram"}, {"byte_fallback": False}, {"vocab": {"a": SIZE}}])
@@ -45,7 +36,8 @@ def test_another_tokenizer_is_refused(change):
         max_size=60,
     )
 )
-def test_llama_cpp_gives_the_ids_of_the_checkpoints_tokenizer(tokenize, text):
+def test_llama_cpp_gives_the_ids_of_the_checkpoints_tokenizer(tokenizer, text):
     reference = Tokenizer.from_str(json.dumps(tiny_diffusiongemma.tokenizer_json()))
-    text = f"<|turn>user\n{text}<turn|>"
-    assert tokenize(text) == reference.encode(text).ids
+    text = f"user\n{text}"
+    assert tokenizer.encode(text).tolist() == reference.encode(text, add_special_tokens=False).ids
+    assert tokenizer.special("<|turn>") == reference.token_to_id("<|turn>")

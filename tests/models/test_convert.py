@@ -79,13 +79,12 @@ def test_a_gguf_with_a_different_encoder_is_refused(rewritten):
     drop = ("blk.2.enc_layer_output_scale.weight", "blk.3.enc_layer_output_scale.weight")
     with pytest.raises(ModelUnsupportedError, match=r"blk\.2\.enc_layer_output_scale\.weight differs from the decoder"):
         read_gguf(rewritten(drop=drop, rename=renamed))
-    with pytest.raises(ModelError, match=r"lacks 1 tensors .*blk\.3\.layer_output_scale"):
-        read_gguf(rewritten(drop=("blk.3.layer_output_scale.weight",)))
 
 
 @pytest.mark.parametrize(
     ("dropped", "changes", "message"),
     [
+        (("blk.3.layer_output_scale.weight",), {}, r"lacks 1 tensors .*blk\.3\.layer_output_scale"),
         (("self_cond_up.weight",), {}, r"lacks 1 tensors of a DiffusionGemma \(self_cond\.up\)"),
         ((), {f"{OLD}block_count": None}, f"{OLD}block_count is missing or invalid"),
         ((), {f"{OLD}context_length": gguf.text("six")}, f"{OLD}context_length is missing or invalid"),
@@ -199,12 +198,6 @@ def test_missing_files_and_tensors_are_named(checkpoint):
         convert_checkpoint(checkpoint)
     save_single(checkpoint, {"other": torch.zeros(1)})
     with pytest.raises(ModelUnsupportedError, match="name the folder of a DiffusionGemma checkpoint"):
-        convert_checkpoint(checkpoint)
-    (checkpoint / "model.safetensors").unlink()
-    with pytest.raises(InputFileError, match=r"lacks model\.safetensors \(1 of 1 files\)"):
-        convert_checkpoint(checkpoint)
-    (checkpoint / "config.json").unlink()
-    with pytest.raises(InputFileError, match=r"config\.json cannot be read"):
         convert_checkpoint(checkpoint)
 
 

@@ -12,7 +12,6 @@ from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, FAMILIES, MINI, PRESETS, locate
 from dg_lsp.settings import Settings
 
-each_preset = pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 PAGE = Path(__file__).parents[2] / "docs/models.md"
 
 
@@ -56,7 +55,7 @@ def test_a_family_is_consistent(family):
     assert getattr(family.sampling, "mask_id", None) not in family.end_ids
 
 
-@each_preset
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
 def test_a_preset_is_consistent(preset):
     assert not any(pattern.endswith(".py") for pattern in preset.patterns)
     assert bool(preset.download_size) == (preset.is_checkpoint and preset.needs_conversion)
