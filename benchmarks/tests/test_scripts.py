@@ -7,10 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from changed_runtime import needs_runtime
 from chatty import chatty
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
-from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import ProgramResult
 
@@ -22,12 +22,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 def script():
     """Imports a script by its name."""
     return lambda name: importlib.import_module(f"dg_benchmarks.{name}")
-
-
-needs_runtime = pytest.mark.skipif(
-    not runs_diffusiongemma(),
-    reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
-)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import pytest
 import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
@@ -81,6 +83,20 @@ def open_denoiser(tiny_path, opened):
 
     open_model.mask = SPEC
     open_model.uniform = replace(SPEC, sampling=UniformSampling())
+    return open_model
+
+
+@pytest.fixture
+def open_gemma(tiny_repacked, opened):
+    """Opens a DiffusionGemma that keeps its predictions on the host, or on ggml's CPU device as on a GPU."""
+
+    def open_model(*, on_device=False, path=tiny_repacked, spec=None, mass=MASS, **settings):
+        chosen = runtime(**settings)
+        model = LlamaModel(path, chosen)
+        model.on_gpu = on_device
+        described = replace(describe(model.metadata, model.vocab_size, "tiny"), **(spec or {}))
+        return opened(SelfConditionedDenoiser(model, described, chosen, mass=mass, kinds=("cpu",)))
+
     return open_model
 
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 from margins import check_close
 
-from dg_lsp.backends.llamacpp import LlamaModel, memory_estimate
-from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp import memory_estimate
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
-from dg_lsp.models.metadata import describe
-from dg_lsp.settings import ModelSettings
 
 LARGE = 2048
 KINDS = ("cached", "conditioned", "per_request", "exact")
@@ -29,17 +26,14 @@ def small_first(monkeypatch):
 
 
 @pytest.fixture
-def open_kind(open_denoiser, open_masked, masked_model, tiny_repacked, opened):
+def open_kind(open_denoiser, open_gemma, open_masked, masked_model):
     def make(kind="cached", **settings):
         changes = {"max_prompt_tokens": 800, "canvas_lengths": (8, 16, 32)}
         if kind == "cached":
             return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
-        if kind != "conditioned":
-            return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
-        settings = ModelSettings(threads=1, gpu_layers=0, **settings)
-        model = LlamaModel(tiny_repacked, settings)
-        spec = replace(describe(model.metadata, model.vocab_size, kind), max_prompt_tokens=800)
-        return opened(SelfConditionedDenoiser(model, spec, settings, mass=1.0))
+        if kind == "conditioned":
+            return open_gemma(spec=changes, mass=1.0, **settings)
+        return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
 
     return make
 
