@@ -44,32 +44,26 @@ def test_an_interval_needs_finite_values(ours, theirs, value):
     assert interval == (None if value is None else Interval(value, value, value))
 
 
-@pytest.fixture
-def pairs():
+def attempt(number, contender, text, ms):
+    return Attempt(
+        case=f"s{number}",
+        kind="block" if number % 2 else "line-end",
+        contender=contender,
+        decoder="diffusion",
+        reference="want",
+        text=text,
+        latency_ms=ms,
+        model_ms=ms / 2,
+    )
+
+
+def pairs(ours, theirs):
     """Attempts of `fast` and of the baseline; each side gives text and milliseconds of case i."""
-
-    def make(ours, theirs):
-        attempts = []
-        for i in range(NUM_CASES):
-            for contender, answer in (("fast", ours), (BASELINE, theirs)):
-                text, ms = answer(i)
-                attempt = Attempt(
-                    case=f"s{i}",
-                    kind="block" if i % 2 else "line-end",
-                    contender=contender,
-                    decoder="diffusion",
-                    reference="want",
-                    text=text,
-                    latency_ms=ms,
-                    model_ms=ms / 2,
-                )
-                attempts.append(attempt)
-        return attempts
-
-    return make
+    sides = {"fast": ours, BASELINE: theirs}
+    return [attempt(i, name, *answer(i)) for i in range(NUM_CASES) for name, answer in sides.items()]
 
 
-def test_ratios_above_one_mean_that_a_contender_is_faster(pairs):
+def test_ratios_above_one_mean_that_a_contender_is_faster():
     listed = pairs(lambda i: ("want", 10.0 + i), lambda i: ("want", 30.0 + 3 * i))
     whole, *kinds = compare_with_baseline(listed)
     assert (whole.contender, whole.kind, whole.num) == ("fast", ALL, 6)
@@ -81,7 +75,7 @@ def test_ratios_above_one_mean_that_a_contender_is_faster(pairs):
             assert (interval.value, interval.low, interval.high) == pytest.approx((3, 3, 3)), name
 
 
-def test_ttfue_is_compared_over_own_hits_and_over_common_hits(pairs):
+def test_ttfue_is_compared_over_own_hits_and_over_common_hits():
     # we have something on all cases, including the slow ones; the baseline on the fast ones only
     listed = pairs(lambda i: ("want", 10.0 if i < 3 else 100.0), lambda i: ("want" if i < 3 else "", 20.0))
     whole, *_ = compare_with_baseline(listed)
@@ -90,7 +84,7 @@ def test_ttfue_is_compared_over_own_hits_and_over_common_hits(pairs):
     assert whole.intervals["exact_match_difference"].value == pytest.approx(0.5)
 
 
-def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
+def test_a_contender_without_hits_has_no_ttfue_ratio():
     whole, *_ = compare_with_baseline(pairs(lambda _: ("", 10.0), lambda _: ("want", 20.0)))
     assert whole.intervals["ttfue_times_faster"] is whole.intervals["ttfue_times_faster_where_both_useful"] is None
     assert (whole.intervals["latency_times_faster"].value, whole.intervals["exact_match_difference"].value) == (2, -1)
@@ -98,7 +92,7 @@ def test_a_contender_without_hits_has_no_ttfue_ratio(pairs):
     assert whole.cells()[3:5] == ("-", "-")
 
 
-def test_json_and_tables_hold_everything(pairs):
+def test_json_and_tables_hold_everything():
     header = RunHeader("compare", RunMachine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
     run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))
     tree = json.loads(json.dumps(compare_json(run, 0)))
