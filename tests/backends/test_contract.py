@@ -232,16 +232,6 @@ def test_failed_step_keeps_the_prompt_and_a_failed_prefill_or_extension_empties_
         check_close(before, *predict(denoiser, masks(8)), ATOL)
 
 
-@pytest.mark.parametrize("denoiser", ["llamacpp-mask", "gemma-llamacpp"], indirect=True)
-def test_closed_denoiser_refuses_requests(denoiser):
-    prompt = encoded(denoiser)
-    denoiser.prefill(0, prompt)
-    denoiser.close()
-    for call in (lambda: predict(denoiser, masks(8)), lambda: denoiser.prefill(1, prompt)):
-        with pytest.raises(BackendError, match="closed"):
-            call()
-
-
 @only_causal
 def test_extension_predicts_what_follows_each_token(denoiser):
     after = encoded(denoiser, AFTER)
@@ -270,15 +260,6 @@ def test_extension_leaves_the_slot_as_a_prefill_would(denoiser):
     assert denoiser.prefill(1, whole) == 0
     assert len(denoiser.extend(3, whole).argmax_ids) == len(whole), "an empty slot"
     assert denoiser.prefill(3, whole) == 0
-
-
-@only_causal
-@pytest.mark.parametrize("ids", [[], *BAD_IDS.values()], ids=["none", *BAD_IDS])
-def test_bad_extension_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
-    denoiser.prefill(0, encoded(denoiser))
-    with pytest.raises(RequestError):
-        denoiser.extend(0, np.array(ids))
-    assert denoiser.prefill(0, encoded(denoiser)) == 0
 
 
 @only_causal

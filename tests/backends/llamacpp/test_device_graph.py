@@ -17,10 +17,6 @@ def test_the_best_run_of_the_processor_counts(monkeypatch):
     assert speed.operations_per_second == pytest.approx(2 * 4096 * 100 * 64 / 2)
 
 
-def test_a_machine_without_the_device_has_no_speed():
-    assert device_graph.measure(()) is None
-
-
 @pytest.mark.parametrize(
     ("listed", "number", "found"),
     [

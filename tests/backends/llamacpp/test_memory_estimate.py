@@ -176,10 +176,3 @@ def test_model_is_refused_before_it_is_loaded(machine, monkeypatch, tiny_path, s
     monkeypatch.setattr(library.library().api, "llama_model_load_from_file", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(ModelMemoryError, match=r"tiny\.gguf needs \d+ MB .* 21 MB free: use a smaller model"):
         LlamaModel(tiny_path, CPU)
-
-
-@pytest.mark.parametrize("length", [50_000_000, 4_000_000_000, 10**15])
-def test_context_is_refused_before_it_is_allocated(open_denoiser, length):
-    with pytest.raises(ModelMemoryError, match="context_length"):
-        open_denoiser(context_length=length)
-    assert open_denoiser().prefill(0, [9, 8, 7]) == 3
