@@ -125,10 +125,12 @@ def test_only_allowed_tokens_follow_a_position_of_a_causal_pass(denoiser):
     assert np.allclose(prediction.confidence[::2], free.confidence[::2], atol=1e-3)
 
 
-def test_canvases_of_one_step_do_not_attend_to_each_other(denoiser):
+def test_canvases_of_one_step_do_not_attend_to_each_other_and_leave_the_prompt_as_it_was(denoiser):
     denoiser.prefill(0, encoded(denoiser))
     canvases = [masks(16), masks(7, p2=40), masks(32, p0=50, p31=60), masks(1)]
-    for alone, batched in zip(canvases, predict(denoiser, *canvases), strict=True):
+    together = predict(denoiser, *canvases)
+    assert denoiser.refresh(0) == 0, "the slot is exact"
+    for alone, batched in zip(canvases, together, strict=True):
         check_close(*predict_fresh(denoiser, alone), batched, ATOL)
 
 
@@ -140,14 +142,6 @@ def test_slots_are_independent(denoiser):
         alone.append(predict(denoiser, masks(8), slot=slot)[0])
     for slot in (1, 0, 2):
         check_close(alone[slot], *predict_fresh(denoiser, masks(8), text=texts[slot], slot=slot), ATOL)
-
-
-def test_step_leaves_the_prompt_as_it_was(denoiser):
-    denoiser.prefill(0, encoded(denoiser))
-    (first,) = predict(denoiser, masks(16))
-    predict(denoiser, masks(8), masks(32), masks(3))
-    assert denoiser.refresh(0) == 0, "the slot is exact"
-    check_close(first, *predict_fresh(denoiser, masks(16)), ATOL)
 
 
 @only_causal
