@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_masked
+import tiny_vocabulary
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
@@ -58,6 +59,19 @@ def opened():
     yield keep
     for resource in resources:
         resource.close()
+
+
+@pytest.fixture
+def open_vocabulary(tmp_path, opened):
+    """`open_vocabulary(model, **texts)` writes a model of `tiny_vocabulary`; returns its spec and tokenizer."""
+
+    def open_model(model, **texts):
+        path = tiny_vocabulary.write(tmp_path / f"{model.filename}.gguf", model, **texts)
+        weights = opened(LlamaModel(path, runtime()))
+        specials = weights.tokenizer.specials()
+        return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
+
+    return open_model
 
 
 @pytest.fixture
@@ -117,7 +131,7 @@ def masked_model(tmp_path_factory):
 
 @pytest.fixture
 def open_masked(opened):
-    """Opens the denoiser of a model; `spec` changes the model's description."""
+    """Opens the denoiser that a model needs; `spec` changes the model's description."""
 
     def open_model(path, *, spec=None, **settings):
         chosen = runtime(**settings)
