@@ -70,9 +70,10 @@ FILLED = (
     "<｜begin▁of▁sentence｜><｜fim▁begin｜>    left = []\n    right = []\n"
     "<｜fim▁hole｜>\n        if arr[i] < pivot:<｜fim▁end｜>"
 )
+WORDS = Prompt("PREFIX", "SUFFIX")
+SPELLED = "<[fim-suffix]>SUFFIX<[fim-prefix]>PREFIX<[fim-middle]>"
 PUBLISHED = [
     pytest.param("qwen", QWEN, SORTING, SORTED, id="Qwen2.5-Coder"),
-    pytest.param("qwen", replace(QWEN, name="Qwen3-Coder-30B-A3B-Instruct"), SORTING, SORTED, id="Qwen3-Coder"),
     pytest.param(
         "qwen",
         QWEN,
@@ -172,16 +173,8 @@ PUBLISHED = [
         "before\n<[fim-middle]>",
         id="Zeta, several files",
     ),
-    *(
-        pytest.param(
-            "seed-coder",
-            replace(SEED, name=name),
-            Prompt("PREFIX", "SUFFIX"),
-            "<[fim-suffix]>SUFFIX<[fim-prefix]>PREFIX<[fim-middle]>",
-            id=name,
-        )
-        for name in ("Seed-Coder-8B-Base", "Stable-DiffCoder-8B-Base")
-    ),
+    pytest.param("seed-coder", SEED, WORDS, SPELLED, id="Seed-Coder"),
+    pytest.param("seed-coder", replace(SEED, name="Stable-DiffCoder"), WORDS, SPELLED, id="Stable-DiffCoder"),
 ]
 
 
