@@ -72,12 +72,9 @@ def exported(source, toy_root):
     path = toy_root / f"{source.architecture}-0.gguf"
     adapt(source.path, toy_root, path, adaptation.replace(OPTIONS, max_steps=0), silent)
     pretrained = read_pretrained(source.path)
-    counts = count_tokens(pretrained.vocabulary.tokenizer(), (file.text for file in files_of(toy_root)))
+    texts = (file.text for file in adaptation.read_texts(toy_root / "train.jsonl.xz"))
+    counts = count_tokens(pretrained.vocabulary.tokenizer(), texts)
     return SimpleNamespace(path=path, pretrained=pretrained, pruned=prune(pretrained.vocabulary, counts, 640))
-
-
-def files_of(toy_root):
-    return adaptation.read_texts(toy_root / "train.jsonl.xz")
 
 
 def kept_ids(pruned):

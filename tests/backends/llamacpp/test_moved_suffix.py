@@ -8,7 +8,7 @@ import tiny_masked
 from margins import check_close
 from tiny_diffusiongemma import VOCAB_SIZE
 
-from dg_lsp.backends.llamacpp import LlamaModel, kv_cache, memory_estimate
+from dg_lsp.backends.llamacpp import kv_cache, memory_estimate
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
@@ -19,11 +19,10 @@ from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import BackendError
-from dg_lsp.settings import CompletionSettings, ModelSettings
+from dg_lsp.settings import CompletionSettings
 
 PREFIX, SUFFIX, MIDDLE = 2, 3, 4
 FIM = FimTokens(PREFIX, SUFFIX, MIDDLE, FimOrder.PREFIX_FIRST)
-CPU = ModelSettings(threads=1, gpu_layers=0)
 ATOL = 1e-2
 FLAT = 5e-4
 """The same for the model with sliding windows, whose best token has a probability of 0.01."""
@@ -202,8 +201,8 @@ def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
 
 
 @pytest.mark.parametrize(("kind", "problem"), [("yarn", "scaled rotations (yarn)"), ("linear", "")])
-def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind, problem):
-    model = opened(LlamaModel(tiny_path, CPU))
+def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(denoiser, kind, problem):
+    model = denoiser._model
     model.metadata = {**model.metadata, "qwen2.rope.scaling.type": kind}
     assert model.shift_problem == problem
 
