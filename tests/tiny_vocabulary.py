@@ -1,16 +1,12 @@
 """Tiny models with the special tokens of published ones, and one token for each byte or character."""
 
 import re
-from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from tiny_masked import letters
 
 from dg_lsp import gguf
-from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.models.metadata import describe
-from dg_lsp.settings import ModelSettings
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 WIDTH = 32
@@ -88,17 +84,3 @@ def write(path, model, **texts):
     with path.open("wb") as file:
         gguf.write_gguf(file, values, [gguf.vector(f"{name}.weight", data) for name, data in tensors.items()])
     return path
-
-
-@contextmanager
-def opener(folder):
-    """`load(model, **texts)` writes and loads a model; it returns its spec and tokenizer. All are closed at the end."""
-    with ExitStack() as stack:
-
-        def load(model, **texts):
-            path = write(folder / f"{model.filename}.gguf", model, **texts)
-            weights = stack.enter_context(closing(LlamaModel(path, ModelSettings(threads=1, gpu_layers=0))))
-            specials = weights.tokenizer.specials()
-            return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
-
-        yield load

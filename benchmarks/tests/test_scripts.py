@@ -1,16 +1,16 @@
 """Benchmark scripts: rewrites, gaps, GPU benchmarks at toy size, the lower bound of a step."""
 
-import importlib
 import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from changed_runtime import needs_runtime
 from chatty import chatty
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
-from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
+from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, random_gguf, rewrites, shape, typing_svg
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.sandbox import ProgramResult
 
@@ -19,19 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
-def script():
-    """Imports a script by its name."""
-    return lambda name: importlib.import_module(f"dg_benchmarks.{name}")
-
-
-needs_runtime = pytest.mark.skipif(
-    not runs_diffusiongemma(),
-    reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime",
-)
-
-
-@pytest.fixture
-def measure_rewrites(script, capsys, monkeypatch, tmp_path):
+def measure_rewrites(capsys, monkeypatch, tmp_path):
     """Prints the table of a file with a model that writes `fill`; returns its lines."""
 
     def call(fill, text, *arguments):
@@ -39,11 +27,10 @@ def measure_rewrites(script, capsys, monkeypatch, tmp_path):
             denoiser = ScriptedDenoiser(fill)
             return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
 
-        module = script("rewrites")
-        monkeypatch.setattr(module, "open_engine", open_engine)
+        monkeypatch.setattr(rewrites, "open_engine", open_engine)
         (tmp_path / "a.py").write_text(text)
         monkeypatch.setattr(sys, "argv", ["rewrites.py", str(tmp_path), *arguments])
-        module.main()
+        rewrites.main()
         return capsys.readouterr().out.splitlines()
 
     return call
@@ -75,52 +62,46 @@ class InProcess:
         return ProgramResult(True)
 
 
-def test_no_edit_by_instruction_is_right_before_it_is_made(script):
-    module = script("instructions")
-    requests = [(edit, module.request_of(edit)) for edit in module.edits()]
-    assert len(requests) == 40
-    right = [
-        edit["instruction"] for edit, request in requests if module.is_right(edit, request.snapshot.text, InProcess())
-    ]
-    assert right == []
+def test_no_edit_by_instruction_is_right_before_it_is_made():
+    edits = instructions.edits()
+    texts = [instructions.request_of(edit).snapshot.text for edit in edits]
+    right = [edit for edit, text in zip(edits, texts, strict=True) if instructions.is_right(edit, text, InProcess())]
+    assert (len(edits), right) == (40, [])
 
 
-def test_an_edit_by_instruction_is_made_and_judged(script):
-    module = script("instructions")
+def test_an_edit_by_instruction_is_made_and_judged():
     denoiser = chatty("```python\ndef is_even(number):\n    return number % 2 == 0\n```", MASK_SPEC)
-    engine = engine_for(denoiser)
-    [edit] = [edit for edit in module.edits() if edit["instruction"].startswith("simplify to")]
-    _, text = module.run(engine, edit)
-    assert module.is_right(edit, text, InProcess())
+    [edit] = [edit for edit in instructions.edits() if edit["instruction"].startswith("simplify to")]
+    _, text = instructions.run(engine_for(denoiser), edit)
+    assert instructions.is_right(edit, text, InProcess())
 
 
-def test_every_faulty_function_fails_its_test(script):
-    bugs = tomllib.loads(script("bugs").BUGS.read_text())["bug"]
-    passing = [bug["code"] for bug in bugs if InProcess().run(bug["code"] + bug["test"]).passes]
-    assert (len(bugs), passing) == (10, [])
+def test_every_faulty_function_fails_its_test():
+    functions = tomllib.loads(bugs.BUGS.read_text())["bug"]
+    passing = [bug["code"] for bug in functions if InProcess().run(bug["code"] + bug["test"]).passes]
+    assert (len(functions), passing) == (10, [])
 
 
-def gigabytes(shape, bits, embedding_bits):
-    return [
-        round(shape.step_bytes(canvas, 2000, bits=bits, embedding_bits=embedding_bits) / 1e9, 1)
-        for canvas in (16, 32, 64, 256)
-    ]
+def gigabytes(bits, embedding_bits):
+    sizes = (
+        shape.REAL.step_bytes(canvas, 2000, bits=bits, embedding_bits=embedding_bits) for canvas in (16, 32, 64, 256)
+    )
+    return [round(size / 1e9, 1) for size in sizes]
 
 
-def test_the_lower_bound_follows_from_the_sizes_of_the_model(script):
+def test_the_lower_bound_follows_from_the_sizes_of_the_model():
     """Every step reads 1.674 B weights; 30 layers have 128 experts of 5.947 M each; the embedding has 0.738 B."""
-    real = script("shape").REAL
+    real = shape.REAL
     assert real.shared_weights + 30 * 128 * real.expert_weights + real.vocab_size * real.hidden == 25_250_283_520
     assert [round(real.experts_read(canvas), 1) for canvas in (16, 32, 64)] == [82.4, 111.8, 125.9]
     assert real.prompt_bytes(2000) == 20_480 * 2000 + 204_800 * 1023
-    assert gigabytes(real, 16, 16) == [36.0, 46.6, 51.8, 53.3]
-    assert gigabytes(real, 8, 16) == [19.7, 25.0, 27.6, 28.8]
-    assert gigabytes(real, 4.5, 6.56) == [10.7, 13.8, 15.3, 16.3]
+    assert gigabytes(16, 16) == [36.0, 46.6, 51.8, 53.3]
+    assert gigabytes(8, 16) == [19.7, 25.0, 27.6, 28.8]
+    assert gigabytes(4.5, 6.56) == [10.7, 13.8, 15.3, 16.3]
 
 
-def test_a_random_gguf_has_the_real_size(script):
-    shape, gguf = script("shape"), script("random_gguf")
-    sizes = {kind: round(gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in gguf.TYPES}
+def test_a_random_gguf_has_the_real_size():
+    sizes = {kind: round(random_gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in random_gguf.TYPES}
     assert sizes == {"Q4_K": 15.4, "Q8_0": 26.8, "F16": 50.5}
 
 
@@ -131,8 +112,8 @@ def test_a_random_gguf_has_the_real_size(script):
         pytest.param(("llamacpp", "Q8_0"), 4, id="llama.cpp", marks=needs_runtime),
     ],
 )
-def test_steps_prefill_and_memory_are_measured_at_toy_size(script, capsys, part, tables):
-    script("gpu").main([*part, "--toy", "--rounds", "2"])
+def test_steps_prefill_and_memory_are_measured_at_toy_size(capsys, part, tables):
+    gpu.main([*part, "--toy", "--rounds", "2"])
     out = capsys.readouterr().out
     assert out.startswith(f"## {' '.join(part)}, CPU\n")
     assert out.count("|---") and out.count(":\n\n|") == tables
@@ -142,14 +123,14 @@ def test_steps_prefill_and_memory_are_measured_at_toy_size(script, capsys, part,
     assert all(float(row[3]) > 0 and 0 <= float(row[4]) < 1 and row[5:] == ["–", "–"] for row in steps)
 
 
-def test_without_time_no_prompt_is_measured(script, capsys):
-    script("gpu").main(["transformers", "bfloat16", "--toy", "--minutes", "-1"])
+def test_without_time_no_prompt_is_measured(capsys):
+    gpu.main(["transformers", "bfloat16", "--toy", "--minutes", "-1"])
     assert "Memory:" in capsys.readouterr().out
 
 
-def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path):
+def test_a_recording_of_typing_shows_every_moment_once(capsys, tmp_path):
     picture = tmp_path / "typing.svg"
-    script("typing_svg").main([str(ROOT / "samples/bank.py"), "13-14", str(picture)])
+    typing_svg.main([str(ROOT / "samples/bank.py"), "13-14", str(picture)])
     root = ElementTree.parse(picture).getroot()
     named = {element.get("id"): element.text for element in root.iter(f"{SVG}text") if element.get("id")}
     frames = root.findall(f"{SVG}g")
@@ -162,9 +143,8 @@ def test_a_recording_of_typing_shows_every_moment_once(script, capsys, tmp_path)
     assert "of the keys saved" in capsys.readouterr().out
 
 
-def test_a_recording_of_an_editor_shows_what_was_on_its_screen(script):
-    module = script("next_edit_svg")
-    screen, recording = module.Screen(), module.Recording()
+def test_a_recording_of_an_editor_shows_what_was_on_its_screen():
+    screen, recording = next_edit_svg.Screen(), next_edit_svg.Recording()
     events = [
         ("default_colors_set", [0xFFFFFF, 0x101010, 0, 0, 0]),
         ("hl_attr_define", [3, {"foreground": 0xFF0000, "bold": True}, {}, []]),

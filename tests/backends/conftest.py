@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 import tiny_masked
+import tiny_vocabulary
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
+from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
+from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
@@ -59,6 +62,19 @@ def opened():
 
 
 @pytest.fixture
+def open_vocabulary(tmp_path, opened):
+    """`open_vocabulary(model, **texts)` writes a model of `tiny_vocabulary`; returns its spec and tokenizer."""
+
+    def open_model(model, **texts):
+        path = tiny_vocabulary.write(tmp_path / f"{model.filename}.gguf", model, **texts)
+        weights = opened(LlamaModel(path, runtime()))
+        specials = weights.tokenizer.specials()
+        return describe(weights.metadata, weights.vocab_size, path.stem, specials), weights.tokenizer
+
+    return open_model
+
+
+@pytest.fixture
 def full_precision(monkeypatch):
     """Keys and values in the cache of llama.cpp are 32-bit numbers."""
     make = library().api.llama_context_default_params
@@ -84,6 +100,20 @@ def open_denoiser(tiny_path, opened):
     return open_model
 
 
+@pytest.fixture
+def open_gemma(tiny_repacked, opened):
+    """Opens a DiffusionGemma that keeps its predictions on the host, or on ggml's CPU device as on a GPU."""
+
+    def open_model(*, on_device=False, path=tiny_repacked, spec=None, mass=MASS, **settings):
+        chosen = runtime(**settings)
+        model = LlamaModel(path, chosen)
+        model.on_gpu = on_device
+        described = replace(describe(model.metadata, model.vocab_size, "tiny"), **(spec or {}))
+        return opened(SelfConditionedDenoiser(model, described, chosen, mass=mass, kinds=("cpu",)))
+
+    return open_model
+
+
 @pytest.fixture(scope="session")
 def masked_model(tmp_path_factory):
     """Makes a masked diffusion model; returns its weights and the path of its GGUF."""
@@ -101,7 +131,7 @@ def masked_model(tmp_path_factory):
 
 @pytest.fixture
 def open_masked(opened):
-    """Opens the denoiser of a model; `spec` changes the model's description."""
+    """Opens the denoiser that a model needs; `spec` changes the model's description."""
 
     def open_model(path, *, spec=None, **settings):
         chosen = runtime(**settings)

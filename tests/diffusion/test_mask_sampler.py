@@ -1,7 +1,8 @@
-"""Every expected step was calculated by hand."""
+"""Masks that are replaced, expanded and deleted; every expected step was calculated by hand."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dg_lsp.canvas.layout import token_ids
@@ -10,14 +11,16 @@ from dg_lsp.diffusion.samplers import unmask
 
 from .conftest import canvas, predicts
 
-MASK, END = 0, 1
+MASK, END, GROW, GONE = range(4)
 LEFTMOST = MaskSampling(mask_id=MASK, confidence_threshold=0.9)
 CONFIDENT = replace(LEFTMOST, order=UnmaskOrder.CONFIDENT)
 LAST = replace(LEFTMOST, max_denoising_steps=1)
+RESIZING = replace(CONFIDENT, expand_id=GROW, delete_id=GONE, max_free=4)
+ORDERED = replace(RESIZING, order=UnmaskOrder.LEFTMOST)
 
 
-def after(step, prediction, sampling=LEFTMOST, explore=False):
-    return unmask(step, prediction, sampling, token_ids([END]), explore=explore)
+def after(step, prediction, sampling=LEFTMOST, **options):
+    return unmask(step, prediction, sampling, token_ids([END]), **{"explore": False, **options})
 
 
 @pytest.mark.parametrize(
@@ -34,11 +37,19 @@ def after(step, prediction, sampling=LEFTMOST, explore=False):
         pytest.param(CONFIDENT, [5, END, 7], [0.2, 0.99, 0.95], [0, END], id="and cuts the positions after it"),
         pytest.param(LAST, [5, 6, 7], [0.1, 0.2, 0.3], [5, 6, 7], id="the last step takes the best guess everywhere"),
         pytest.param(LAST, [5, 6, END], [0.1, 0.2, 0.3], [5, 6, END], id="the last step takes an end token too"),
+        pytest.param(RESIZING, [GROW, GROW, 7], [0.95, 0.99, 0.1], [0, 0, 0, 0], id="no room for an expansion"),
+        pytest.param(RESIZING, [GROW, GROW, GONE], [0.95] * 3, [0, 0, 0, 0], id="a deletion makes room"),
+        pytest.param(RESIZING, [GONE] * 3, [0.9, 0.5, 0.5], [], id="a deletion includes the masks after it"),
+        pytest.param(ORDERED, [5, 6, GONE], [0.2, 0.3, 0.99], [5, 0, 0], id="in leftmost order a deletion waits"),
+        pytest.param(ORDERED, [5, GONE, GONE], [0.95, 0.99, 0.99], [5], id="until all masks before it are replaced"),
+        pytest.param(ORDERED, [GONE, 5, GONE], [0.95, 0.99, 0.99], [5], id="or deleted"),
+        pytest.param(CONFIDENT, [GROW, GONE, 7], [0.95] * 3, [GROW, GONE, 7], id="text for a model without resizing"),
     ],
 )
 def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
     step = after(canvas(0, 0, 0), predicts(ids, confidence), sampling)
     assert step.canvas_ids.tolist() == canvas_after
+    assert step.committed.tolist() == [token != MASK for token in canvas_after]
     assert step.is_over == (MASK not in canvas_after)
 
 
@@ -78,7 +89,49 @@ def test_exploring_takes_the_sampled_token_at_the_forced_mask_only_and_its_own_p
 def test_an_end_token_closes_its_own_gap_only():
     before = canvas(0, 0, 0, 8, 0, 0, 9, frozen=[3, 6])
     prediction = predicts([5, END, 6, 8, END, 7, 9], [0.95, 0.99, 0.95, 1, 0.99, 0.99, 1])
-    step = unmask(before, prediction, LEFTMOST, token_ids([END]), explore=False, closes_gaps=True)
+    step = after(before, prediction, closes_gaps=True)
     assert step.canvas_ids.tolist() == [5, 8, 9]
     assert step.frozen.tolist() == [False, True, True]
     assert step.is_over
+
+
+@pytest.mark.parametrize(
+    ("ids", "confidence", "expected"),
+    [
+        pytest.param([9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="the most confident mask becomes two"),
+        pytest.param([9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both masks become four"),
+        pytest.param([9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is replaced, one expands"),
+        pytest.param([9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the most confident mask is deleted"),
+        pytest.param([9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="with the open mask after it"),
+        pytest.param([9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but not a replaced one"),
+        pytest.param([9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="and not one that expands"),
+        pytest.param([9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one expands, the other is deleted"),
+    ],
+)
+def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
+    step = after(canvas(9, 0, 0, 7, frozen=[0, 3]), predicts(ids, confidence), RESIZING)
+    assert step.canvas_ids.tolist() == expected
+    assert step.committed.tolist() == [token != MASK for token in expected]
+    assert np.flatnonzero(step.frozen).tolist() == [0, len(expected) - 1]
+    assert step.draft_ids.shape == step.confidence.shape == step.canvas_ids.shape
+    assert step.is_over == (MASK not in expected)
+
+
+def test_a_filled_token_ends_the_run_of_deleted_masks():
+    grown = after(canvas(0, 6, 0, frozen=[1]), predicts([GROW, 6, 7], [0.6, 1, 0.2]), RESIZING)
+    assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
+    shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]), RESIZING)
+    assert shrunk.canvas_ids.tolist() == [0, 6, 0]
+
+
+def test_at_the_limit_and_in_the_last_step_the_next_best_token_is_taken():
+    step = after(
+        canvas(9, 0, 0, 0, 0, frozen=[0]),
+        predicts([9, GROW, 5, 6, 7], [1, 0.8, 0.1, 0.1, 0.1], unexpanded=[9, 4, 5, 6, 7]),
+        RESIZING,
+    )
+    assert step.canvas_ids.tolist() == [9, 4, 0, 0, 0]
+    assert step.confidence[1] == 0.5
+    last_step = replace(RESIZING, max_denoising_steps=1)
+    last = after(canvas(0, 0), predicts([GROW, 5], [0.9, 0.2], unexpanded=[6, 5]), last_step)
+    assert last.canvas_ids.tolist() == [6, 5]

@@ -26,7 +26,7 @@ from dg_training import adapt as adaptation
 from dg_training import train
 from dg_training.adapt import adapt
 from dg_training.network import dense_mask
-from dg_training.pretrained import dequantized, read_pretrained
+from dg_training.pretrained import read_pretrained
 from dg_training.rows import RowConfig
 from dg_training.tokenizer import (
     END_OF_MIDDLE,
@@ -72,12 +72,9 @@ def exported(source, toy_root):
     path = toy_root / f"{source.architecture}-0.gguf"
     adapt(source.path, toy_root, path, adaptation.replace(OPTIONS, max_steps=0), silent)
     pretrained = read_pretrained(source.path)
-    counts = count_tokens(pretrained.vocabulary.tokenizer(), (file.text for file in files_of(toy_root)))
+    texts = (file.text for file in adaptation.read_texts(toy_root / "train.jsonl.xz"))
+    counts = count_tokens(pretrained.vocabulary.tokenizer(), texts)
     return SimpleNamespace(path=path, pretrained=pretrained, pruned=prune(pretrained.vocabulary, counts, 640))
-
-
-def files_of(toy_root):
-    return adaptation.read_texts(toy_root / "train.jsonl.xz")
 
 
 def kept_ids(pruned):
@@ -263,12 +260,3 @@ def test_a_damaged_file_is_refused_with_its_reason(change, message, toy_root, to
         gguf.write_gguf(file, values, [gguf.copied(tensor) for tensor in header.tensors.values()])
     with pytest.raises(ModelUnsupportedError, match=message):
         adapt(damaged, toy_root, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
-
-
-def test_weights_in_an_unknown_number_format_are_refused(tmp_path):
-    path = tmp_path / "new.gguf"
-    kind = gguf.TENSOR_TYPES[42]
-    with path.open("wb") as file:
-        gguf.write_gguf(file, {}, [gguf.Tensor("a", (1, 64), kind, lambda: (bytes(18),))])
-    with pytest.raises(ModelUnsupportedError, match="weights in Q2_0 cannot be read"):
-        dequantized(gguf.read_header(path), "a")

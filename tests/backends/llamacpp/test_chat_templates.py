@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_vocabulary import Model, opener
+from tiny_vocabulary import Model
 
 from dg_lsp.canvas.chat import Role, Turn, chat_layout, raw_layout
 from dg_lsp.canvas.chat_template import MAX_SOURCE
@@ -73,22 +73,15 @@ CASES = (
 QWEN_MODEL, GEMMA_MODEL = CASES[0].model, CASES[2].model
 
 
-@pytest.fixture
-def opened(tmp_path):
-    """`opened(model, template)` loads a model whose file has this chat template; see `opener`."""
-    with opener(tmp_path) as load:
-        yield lambda model, template: load(model, tokenizer__chat_template=template)
-
-
 @pytest.mark.parametrize("case", CASES, ids=[case.model.name for case in CASES])
-def test_a_conversation_gives_the_prompt_of_transformers(opened, case):
-    spec, tokenizer = opened(case.model, case.template)
+def test_a_conversation_gives_the_prompt_of_transformers(open_vocabulary, case):
+    spec, tokenizer = open_vocabulary(case.model, tokenizer__chat_template=case.template)
     turns = ((Turn(Role.SYSTEM, case.system), *TALK)) if case.system else TALK
     assert chat_layout(turns, tokenizer, spec).prompt_ids.tolist() == case.model.sequence(case.text)
 
 
-def test_a_raw_text_has_its_special_tokens_and_the_first_token(opened):
-    spec, tokenizer = opened(GEMMA_MODEL, GEMMA)
+def test_a_raw_text_has_its_special_tokens_and_the_first_token(open_vocabulary):
+    spec, tokenizer = open_vocabulary(GEMMA_MODEL, tokenizer__chat_template=GEMMA)
     ids = raw_layout("<start_of_turn>user\nhi", tokenizer, spec).prompt_ids
     assert ids.tolist() == GEMMA_MODEL.sequence("<bos><start_of_turn>user\nhi")
 
@@ -105,8 +98,8 @@ def test_a_raw_text_has_its_special_tokens_and_the_first_token(opened):
         ("", True),
     ],
 )
-def test_the_template_of_a_base_model_is_not_used(opened, name, is_instruct):
-    spec, _ = opened(Model(("<|endoftext|>",), name), QWEN)
+def test_the_template_of_a_base_model_is_not_used(open_vocabulary, name, is_instruct):
+    spec, _ = open_vocabulary(Model(("<|endoftext|>",), name), tokenizer__chat_template=QWEN)
     assert spec.follows_instructions == is_instruct
 
 
@@ -123,13 +116,13 @@ def test_the_template_of_a_base_model_is_not_used(opened, name, is_instruct):
     ],
     ids=["damaged", "wrong", "unsafe", "endless", "memory", "long text", "huge"],
 )
-def test_a_template_that_cannot_be_used_is_reported(opened, template, message):
-    spec, tokenizer = opened(QWEN_MODEL, template)
+def test_a_template_that_cannot_be_used_is_reported(open_vocabulary, template, message):
+    spec, tokenizer = open_vocabulary(QWEN_MODEL, tokenizer__chat_template=template)
     with pytest.raises(ModelUnsupportedError, match=rf"^model has a chat template that cannot be used.*{message}.*use"):
         chat_layout(TALK, tokenizer, spec)
 
 
-def test_a_template_refuses_a_conversation(opened):
-    spec, tokenizer = opened(GEMMA_MODEL, GEMMA)
+def test_a_template_refuses_a_conversation(open_vocabulary):
+    spec, tokenizer = open_vocabulary(GEMMA_MODEL, tokenizer__chat_template=GEMMA)
     with pytest.raises(RequestError, match="System role not supported"):
         chat_layout((Turn(Role.SYSTEM, "x"), *TALK), tokenizer, spec)

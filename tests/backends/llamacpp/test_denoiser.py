@@ -1,14 +1,11 @@
 """The denoiser with a cached causal prompt: attention, evictions, limits."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from margins import predict
 
 from dg_lsp.backends.llamacpp.context import NO_CELLS
-from dg_lsp.canvas.spec import FimTokens, MaskSampling
-from dg_lsp.errors import ModelUnsupportedError, RequestError
+from dg_lsp.errors import RequestError
 
 PROMPT = np.arange(5, 45, dtype=np.int32)
 
@@ -59,21 +56,6 @@ def test_trained_length_and_context_limit_prompt_and_canvas(
     assert len(predict(denoiser, masks(32))) == 1
     with pytest.raises(RequestError):
         refused(denoiser)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"vocab_size": 100}, id="vocabulary"),
-        pytest.param({"canvas_lengths": ()}, id="no canvas"),
-        pytest.param({"banned_ids": (0, 5000)}, id="banned"),
-        pytest.param({"fim": FimTokens(2, 5000, 4)}, id="fim"),
-        pytest.param({"sampling": MaskSampling(mask_id=0, delete_id=5000)}, id="delete"),
-    ],
-)
-def test_spec_of_another_model_is_refused(open_denoiser, changes):
-    with pytest.raises(ModelUnsupportedError):
-        open_denoiser(replace(open_denoiser.mask, **changes))
 
 
 def test_threads_are_measured_unless_they_are_set(open_denoiser):

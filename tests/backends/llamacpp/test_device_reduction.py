@@ -1,53 +1,38 @@
-"""The reduction in llama.cpp's graph, on the host and on ggml's CPU device, compared with numpy's.
-
-The CPU device computes the same graphs as a GPU.
-"""
+"""The reduction in llama.cpp's graph, on the host and on ggml's CPU device, compared with numpy's."""
 
 from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from changed_runtime import needs_runtime
 from margins import predict, shares_of
 
-from dg_lsp.backends.llamacpp import LlamaModel, device_graph
-from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
+from dg_lsp.backends.llamacpp import device_graph
+from dg_lsp.backends.llamacpp.device_graph import GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma import denoiser as denoiser_module
 from dg_lsp.backends.llamacpp.diffusiongemma import self_conditioning
-from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback
-from dg_lsp.backends.llamacpp.library import Device, runs_diffusiongemma
 from dg_lsp.backends.llamacpp.reduction import Reducer
 from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.diffusion.samplers import denoise_together
 from dg_lsp.errors import BackendError, RequestError
-from dg_lsp.models.metadata import describe
-from dg_lsp.runtime import COMMAND
-from dg_lsp.settings import ModelSettings
 
-needs_runtime = pytest.mark.skipif(
-    not runs_diffusiongemma(),
-    reason=f"the installed llama.cpp is not changed, or by an earlier version; run: {COMMAND}",
-)
-CPU = ModelSettings(threads=2, gpu_layers=0)
-on_both = pytest.mark.parametrize("kinds", [None, ("cpu",)], ids=["host", "device"])
+pytestmark = needs_runtime
+on_both = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 
 
 @pytest.fixture
-def open_with(tiny_repacked, opened, monkeypatch):
-    """Opens a denoiser; with `kinds`, its feedback is on the CPU device as on a GPU, copied there in several blocks."""
+def open_with(open_gemma, monkeypatch):
+    """Opens a denoiser with a prompt; embeddings are copied to a device in several blocks."""
     monkeypatch.setattr(self_conditioning, "_BLOCK_TOKENS", 100)
 
-    def make(kinds=None, *, banned=None):
-        model = LlamaModel(tiny_repacked, CPU)
-        model.on_gpu = kinds is not None
-        spec = describe(model.metadata, model.vocab_size, "tiny")
-        spec = spec if banned is None else replace(spec, banned_ids=banned)
-        denoiser = opened(SelfConditionedDenoiser(model, spec, CPU, kinds=kinds or GPU_KINDS))
-        denoiser.prefill(0, token_ids(np.random.default_rng(3).integers(0, model.vocab_size, 20)))
+    def make(*, on_device=False, banned=None):
+        denoiser = open_gemma(on_device=on_device, spec={} if banned is None else {"banned_ids": banned}, threads=2)
+        denoiser.prefill(0, token_ids(np.random.default_rng(3).integers(0, denoiser.spec.vocab_size, 20)))
         return denoiser
 
     return make
@@ -61,14 +46,13 @@ def joined(predictions, name):
     return np.concatenate([getattr(prediction, name) for prediction in predictions])
 
 
-@needs_runtime
 @on_both
 @pytest.mark.parametrize("temperature", [0.0, 0.4, 0.8, 2.5])
 @pytest.mark.parametrize("banned", [(), (0, 3, 300, 511)])
-def test_graph_computes_what_numpy_computes_of_the_logits(open_with, kinds, temperature, banned):
-    denoiser = open_with(kinds, banned=banned)
+def test_graph_computes_what_numpy_computes_of_the_logits(open_with, on_device, temperature, banned):
+    denoiser = open_with(on_device=on_device, banned=banned)
     predictions = predict(denoiser, canvas_of(32), canvas_of(7, 1), canvas_of(64, 2), temperature=temperature)
-    assert isinstance(denoiser._reduction.feedback, DeviceFeedback) == bool(kinds)
+    assert isinstance(denoiser._reduction.feedback, DeviceFeedback) == on_device
     logits = denoiser._reduction.logits(range(103)).copy()
     expected = Reducer(banned).reduce(logits, temperature, np.random.default_rng(7))
     for name, tolerance in (("entropy", 1e-3), ("confidence", 1e-5), ("sampled_confidence", 1e-5)):
@@ -78,13 +62,12 @@ def test_graph_computes_what_numpy_computes_of_the_logits(open_with, kinds, temp
         assert not np.isin(joined(predictions, name), banned).any()
 
 
-@needs_runtime
 @on_both
 @pytest.mark.parametrize("counts_tail", [False, True], ids=["entropy of the best", "entropy of all"])
 @pytest.mark.parametrize("size", [1, 20, 100])
-def test_best_tokens_leave_the_graph(open_with, kinds, size, counts_tail):
+def test_best_tokens_leave_the_graph(open_with, on_device, size, counts_tail):
     """Numpy computes the same of all logits, for more tokens than leave a graph without this option too."""
-    denoiser, top_k = open_with(kinds, banned=(0, 3)), TopK(size, counts_tail)
+    denoiser, top_k = open_with(on_device=on_device, banned=(0, 3)), TopK(size, counts_tail)
     (prediction,) = predict(denoiser, canvas_of(64), temperature=0.8, top_k=top_k)
     logits = denoiser._reduction.logits(range(64)).copy()
     whole, best = (shares_of(logits, 0.8, (0, 3), number) for number in (0, size))
@@ -97,11 +80,10 @@ def test_best_tokens_leave_the_graph(open_with, kinds, size, counts_tail):
     assert (best[drawn] > 0).all()
 
 
-@needs_runtime
 @on_both
-def test_draws_from_the_best_tokens_follow_their_probabilities(open_with, kinds):
+def test_draws_from_the_best_tokens_follow_their_probabilities(open_with, on_device):
     """A sample's place in the cumulative sum is uniform: 20 equal parts of all draws by the chi-square test."""
-    denoiser, rng, places = open_with(kinds, banned=()), np.random.default_rng(2), []
+    denoiser, rng, places = open_with(on_device=on_device, banned=()), np.random.default_rng(2), []
     for step in range(40):
         denoiser.prefill(0, denoiser._cache.ids(0))  # no conditioning: the step is the same, the draw is not
         (prediction,) = denoiser.predict(0, [canvas_of(64, step % 4)], 0.8, rng, top_k=TopK(100))
@@ -114,10 +96,9 @@ def test_draws_from_the_best_tokens_follow_their_probabilities(open_with, kinds)
     assert chi_square < 43.8  # of 19 degrees of freedom; exceeded by chance once in 1,000
 
 
-@needs_runtime
 def test_no_logits_and_no_embeddings_leave_a_device(open_with, monkeypatch):
     """Not of flat positions either, where the best tokens hold a small part of the probability."""
-    denoiser = open_with(("cpu",))
+    denoiser = open_with(on_device=True)
     copied = []
     read = denoiser._reduction._read
     put = denoiser._context.batch.put
@@ -129,13 +110,12 @@ def test_no_logits_and_no_embeddings_leave_a_device(open_with, monkeypatch):
     assert copied == [1, 6] * 3  # ids go there, six numbers of a position for the sampler come back
 
 
-@needs_runtime
 @pytest.mark.parametrize("num_frozen", [0, 8], ids=["nothing frozen", "head and tail frozen"])
 @pytest.mark.parametrize("entropy_bound", [0.1, 40.0], ids=["one position accepted", "several positions accepted"])
 @pytest.mark.parametrize("interval", [2, 5, 16])
 def test_steps_between_two_looks_equal_single_steps(open_with, interval, entropy_bound, num_frozen):
     """The device accepts, draws and renoises as the host does, up to the last bit."""
-    denoiser = open_with(("cpu",))
+    denoiser = open_with(on_device=True)
     prompt = denoiser._cache.ids(0)
     layout = Layout(prompt, prompt[:num_frozen], prompt[:num_frozen])
     denoised = {}
@@ -158,9 +138,8 @@ def test_steps_between_two_looks_equal_single_steps(open_with, interval, entropy
             np.testing.assert_array_equal(getattr(step, name), getattr(expected, name))
 
 
-@needs_runtime
 def test_more_predictions_than_a_device_keeps_are_an_error(open_with):
-    denoiser = open_with(("cpu",))
+    denoiser = open_with(on_device=True)
     with pytest.raises(RequestError, match="send the prompt again"):
         for lane in range(100):
             predict(denoiser, canvas_of(64, lane), lanes=[lane])
@@ -168,11 +147,10 @@ def test_more_predictions_than_a_device_keeps_are_an_error(open_with):
     assert len(predict(denoiser, canvas_of(64))) == 1
 
 
-@needs_runtime
 def test_other_models_of_the_process_get_their_logits(open_with, open_denoiser):
     denoiser, predictions = open_denoiser(), []
     denoiser.prefill(0, canvas_of(9) % denoiser.spec.vocab_size)
-    for reduced in (None, open_with(), open_with(("cpu",))):
+    for reduced in (None, open_with(), open_with(on_device=True)):
         if reduced is not None:
             predict(reduced, canvas_of(16), temperature=0.8)
         predictions += predict(denoiser, [denoiser.spec.sampling.mask_id] * 16, temperature=0.8)
@@ -180,11 +158,10 @@ def test_other_models_of_the_process_get_their_logits(open_with, open_denoiser):
         np.testing.assert_array_equal(prediction.entropy, predictions[0].entropy)
 
 
-@needs_runtime
 @on_both
-def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
+def test_feedback_holds_the_mass_at_every_position(open_with, on_device):
     """The mean embeddings that are fed back are those of all tokens but for the hundredth that is left out."""
-    denoiser = open_with(kinds)
+    denoiser = open_with(on_device=on_device)
     embeddings = denoiser._table.rows(np.arange(512, dtype=np.int32)) * denoiser._table.scale
     canvas = canvas_of(32)
     for temperature in (0.05, 0.3, 0.8):  # from a few tokens that hold the mass to more than leave the device
@@ -199,7 +176,6 @@ def test_feedback_holds_the_mass_at_every_position(open_with, kinds):
         np.testing.assert_allclose(prediction.confidence, shares.max(axis=1), atol=1e-4)
 
 
-@needs_runtime
 def test_host_feeds_the_best_tokens_back(open_with):
     denoiser = open_with()
     predict(denoiser, canvas_of(32), temperature=0.8, top_k=TopK(5))
@@ -223,37 +199,16 @@ PROBLEMS = {
 }
 
 
-@needs_runtime
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_host_is_used_if_the_device_cannot_compute_the_same(open_with, monkeypatch, problem):
     monkeypatch.setattr(*problem())
-    denoiser = open_with(("cpu",))
+    denoiser = open_with(on_device=True)
     assert not isinstance(denoiser._reduction.feedback, DeviceFeedback)
     assert len(predict(denoiser, canvas_of(8))) == 1
 
 
-@needs_runtime
 def test_step_that_the_installed_llama_cpp_computes_is_an_error(open_with, monkeypatch):
     denoiser = open_with()
     monkeypatch.setattr(denoiser._reduction._native, "dg_reduction_read", lambda *_: 0)
     with pytest.raises(BackendError, match="--backend cpu"):
         predict(denoiser, canvas_of(8))
-
-
-@pytest.mark.parametrize(
-    ("listed", "number", "found"),
-    [
-        pytest.param(["cpu", "igpu", "gpu", "gpu"], 0, 2, id="first card"),
-        pytest.param(["cpu", "igpu", "gpu", "gpu"], 1, 3, id="second card"),
-        pytest.param(["igpu", "cpu"], 0, 0, id="GPU of the processor"),
-        pytest.param(["gpu", "cpu"], 1, None, id="no second GPU"),
-        pytest.param(["cpu"], 0, None, id="no GPU"),
-    ],
-)
-def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, number, found):
-    made = [Device(f"device {index}", kind, 100 + index, 1000) for index, kind in enumerate(listed)]
-    monkeypatch.setattr(device_graph, "devices", lambda: tuple(made))
-    monkeypatch.setattr(device_graph.functions(), "backend_dev_get", lambda index: index)
-    monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
-    device = GraphDevice.open(GPU_KINDS, number)
-    assert found is None if device is None else (device.native, device.memory_free) == (found, 100 + found)

@@ -5,30 +5,22 @@ the default cache is float16. Logits have a standard deviation of 2.4 here; self
 first token of a prompt by 8, the last token of a canvas by 4.
 """
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import tiny_diffusiongemma as tiny
 import torch
+from changed_runtime import needs_runtime
 from diffusiongemma_reference import Reference, calm_model, clear_bounds
 from margins import entropy_of, lead, predict, shares_of
 
-from dg_lsp.backends.llamacpp import LlamaModel
-from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
-from dg_lsp.backends.llamacpp.library import runs_diffusiongemma
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
-from dg_lsp.models.metadata import describe
-from dg_lsp.settings import ModelSettings
 
-pytestmark = pytest.mark.skipif(
-    not runs_diffusiongemma(), reason="the installed llama.cpp is not changed; run: dg-lsp models build-runtime"
-)
-
+pytestmark = needs_runtime
 WINDOW = 96
 TEMPERATURES = (0.8, 0.7, 0.6, 0.5)
-CPU = ModelSettings(threads=1, gpu_layers=0)
 TOLERANCE = {"float32": 0.08, "float16": 0.2}
 """Largest difference of a logit."""
 ENTROPY_TOLERANCE = {"float32": 0.03, "float16": 0.06}
@@ -49,16 +41,9 @@ def reference(checkpoint):
 
 
 @pytest.fixture
-def open_denoiser(checkpoint, opened):
+def open_denoiser(checkpoint, open_gemma):
     """Opens a denoiser that feeds back all of the probability, on the host or on a device."""
-
-    def make(kinds=()):
-        model = LlamaModel(checkpoint / "tiny.gguf", CPU)
-        model.on_gpu = bool(kinds)
-        spec = replace(describe(model.metadata, model.vocab_size, "tiny"), banned_ids=())
-        return opened(SelfConditionedDenoiser(model, spec, CPU, mass=1.0, kinds=kinds))
-
-    return make
+    return partial(open_gemma, path=checkpoint / "tiny.gguf", spec={"banned_ids": ()}, mass=1.0)
 
 
 def check(denoiser, reference, material, cache="float32", frozen=None):
@@ -108,7 +93,7 @@ def test_every_step_equals_the_references(request, reference, open_denoiser, num
 
 def test_every_step_on_a_device_equals_the_references(full_precision, reference, open_denoiser):
     """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
-    denoiser = open_denoiser(("cpu",))
+    denoiser = open_denoiser(on_device=True)
     assert denoiser.footprint.sampling == "device"
     check(denoiser, reference, material(20, 32), "float16")
 

@@ -101,17 +101,6 @@ def test_prompt_of_a_request_is_computed_again_after_its_eviction(masked_model, 
     assert num_used == [39, 119, 158], "the long canvas has no room beside both prompts"
 
 
-@pytest.mark.parametrize("mode", ["cached", "exact", "per_request"])
-def test_canvas_without_a_mask_costs_nothing(masked_model, open_masked, open_denoiser, monkeypatch, mode):
-    denoiser = open_denoiser() if mode == "cached" else open_masked(masked_model("dream")[1], prompt_attention=mode)
-    denoiser.prefill(0, PROMPT[:0])
-    sizes = watch_decodes(denoiser, monkeypatch)
-    assert predict(denoiser, [20, 30])[0].argmax_ids.tolist() == [20, 30]
-    assert sizes == []
-    assert len(predict(denoiser, [20, 30], [MASK] * 8, [20, 30])) == 3
-    assert sizes == [8]
-
-
 def test_context_has_room_for_a_canvas_that_grows(masked_model, open_masked):
     _, path = masked_model("dream")
     plain = open_masked(path, spec=SMALL)

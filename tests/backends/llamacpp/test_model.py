@@ -95,18 +95,14 @@ def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_u
     assert used == [is_used]
 
 
-@pytest.mark.parametrize("has_fim", [True, False])
-def test_special_tokens_are_read_from_the_vocabulary(write_model, opened, has_fim):
-    fim = {"fim_ids": {"sep": 0, "pre": 2, "suf": 3, "mid": 4}}
-    plain = {"tokens": tiny_masked.TOKENS, "add_start": True}
-    specials = opened(LlamaModel(write_model(**fim if has_fim else plain), CPU)).tokenizer.specials()
-    assert {0, 1, 2, 3} <= {*specials.control_ids}
-    assert 1 in specials.end_ids
-    assert specials.start_ids == (() if has_fim else (4,))
+def test_fill_in_the_middle_tokens_are_those_of_the_file(write_model, opened):
+    specials = opened(
+        LlamaModel(write_model(fim_ids={"sep": 0, "pre": 2, "suf": 3, "mid": 4}), CPU)
+    ).tokenizer.specials()
     prompt = (2, "{prefix}", 3, "{suffix}", 4)
     files = {"file": (0, "{path}\n{code}"), "prompt_with_files": ("{files}", 0, "{path}\n", *prompt)}
-    assert specials.fim == (FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST, **files) if has_fim else None)
-    assert specials.spellings["<|mask|>"] == 0
+    assert specials.fim == FimTokens(2, 3, 4, FimOrder.PREFIX_FIRST, **files)
+    assert {0, 1, 2, 3} <= {*specials.control_ids}
 
 
 @pytest.fixture(params=["in memory", "on disk"])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tiny_masked
 from margins import check_close
+from tiny_diffusiongemma import VOCAB_SIZE
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, kv_cache, memory_estimate
+from dg_lsp.backends.llamacpp import kv_cache, memory_estimate
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
@@ -18,12 +19,10 @@ from dg_lsp.engine.decoder_selection import measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.errors import BackendError
-from dg_lsp.models.metadata import describe
-from dg_lsp.settings import CompletionSettings, ModelSettings
+from dg_lsp.settings import CompletionSettings
 
 PREFIX, SUFFIX, MIDDLE = 2, 3, 4
 FIM = FimTokens(PREFIX, SUFFIX, MIDDLE, FimOrder.PREFIX_FIRST)
-CPU = ModelSettings(threads=1, gpu_layers=0)
 ATOL = 1e-2
 FLAT = 5e-4
 """The same for the model with sliding windows, whose best token has a probability of 0.01."""
@@ -202,18 +201,17 @@ def test_model_whose_positions_cannot_be_moved_decodes_the_suffix_and_warns(
 
 
 @pytest.mark.parametrize(("kind", "problem"), [("yarn", "scaled rotations (yarn)"), ("linear", "")])
-def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(tiny_path, opened, kind, problem):
-    model = opened(LlamaModel(tiny_path, CPU))
+def test_keys_that_llama_cpp_would_scale_at_each_move_are_not_moved(denoiser, kind, problem):
+    model = denoiser._model
     model.metadata = {**model.metadata, "qwen2.rope.scaling.type": kind}
     assert model.shift_problem == problem
 
 
 @pytest.fixture
-def windowed(tiny_repacked, opened):
+def windowed(open_denoiser, tiny_repacked):
     """A denoiser whose layers have sliding windows of 64 tokens."""
-    model = LlamaModel(tiny_repacked, CPU)
-    spec = ModelSpec("tiny", model.vocab_size, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
-    return opened(LlamaDenoiser(model, spec, CPU))
+    spec = ModelSpec("tiny", VOCAB_SIZE, None, (1,), fim=FIM, canvas_lengths=(), max_prompt_tokens=512)
+    return open_denoiser(spec, path=tiny_repacked)
 
 
 def test_sliding_windows_never_miss_cells(windowed):
@@ -248,13 +246,11 @@ PROMPTS = {
 
 @pytest.mark.parametrize(("tokens", "snippets"), PROMPTS.values(), ids=PROMPTS)
 def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_the_prompt_exact(
-    write_model, opened, tokens, snippets
+    write_model, open_masked, tokens, snippets
 ):
-    model = LlamaModel(write_model(**tokens), CPU)
-    spec = describe(model.metadata, model.vocab_size, "tiny", model.tokenizer.specials())
-    denoiser = LlamaDenoiser(model, spec, CPU)
+    denoiser = open_masked(write_model(**tokens))
     settings = CompletionSettings(deadline_ms=60_000, early_stop_ms=0, max_tokens=24)
-    engine = opened(LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser)))
+    engine = LocalEngine(denoiser, denoiser.tokenizer, settings, measure_costs(denoiser))
     before, after = "def f(self):\n    return self.x\n" * 4, "\n\ndef g(self):\n    return f(self)\n" * 4
 
     def fill(typed):
@@ -266,7 +262,7 @@ def test_fill_while_typing_decodes_at_most_16_prompt_tokens_and_idle_time_makes_
     for typed in ("x", "xy", "xyz", "xy", "xy = ", ""):
         result = fill(typed)
         assert result.prompt_tokens - result.cached_tokens <= 16
-    is_moved = spec.fim is not None
+    is_moved = denoiser.spec.fim is not None
     assert drift(denoiser, result.slot) == (6 if is_moved else 0)
     assert len(list(engine.refresh())) >= (2 if is_moved else 0)
     assert drift(denoiser, result.slot) == 0

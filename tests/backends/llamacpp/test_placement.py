@@ -14,30 +14,28 @@ from dg_lsp.settings import ModelSettings
 
 GB = 10**9
 PAIR = (Device("RTX 3060", "gpu", 10 * GB, 12 * GB), Device("RTX 4090", "gpu", 30 * GB, 32 * GB))
+SILENT = (Device("silent", "gpu", 0, 0),) * 2
+SPLIT, REVERSED = Placement((0, 1), (10.0 * GB, 30.0 * GB)), Placement((1, 0), (30.0 * GB, 10.0 * GB))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "needed", "gpus"),
+    ("wanted", "listed", "needed", "placement"),
     [
-        pytest.param("auto", 5 * GB, (1,), id="into the larger GPU"),
-        pytest.param("auto", 29.5 * GB, (0, 1), id="no room for prompts that grow"),
-        pytest.param("auto", 35 * GB, (0, 1), id="too large for one GPU"),
-        pytest.param("gpu", 5 * GB, (1,), id="any GPU"),
-        pytest.param("gpu:0", 5 * GB, (0,), id="a GPU by its number"),
-        pytest.param("cuda:0", 35 * GB, (0,), id="a GPU of CUDA, even if it is too small"),
-        pytest.param("gpu:1,0,1", 5 * GB, (1, 0), id="GPUs in their order, each once"),
-        pytest.param("cpu", 5 * GB, (), id="no GPU"),
+        pytest.param("auto", PAIR, 5 * GB, Placement((1,)), id="into the larger GPU"),
+        pytest.param("auto", PAIR, 29.5 * GB, SPLIT, id="no room for prompts that grow"),
+        pytest.param("auto", PAIR, 35 * GB, SPLIT, id="too large for one GPU"),
+        pytest.param("gpu", PAIR, 5 * GB, Placement((1,)), id="any GPU"),
+        pytest.param("gpu:0", PAIR, 5 * GB, Placement((0,)), id="a GPU by its number"),
+        pytest.param("cuda:0", PAIR, 35 * GB, Placement((0,)), id="a GPU of CUDA, even if it is too small"),
+        pytest.param("gpu:1,0,1", PAIR, 5 * GB, REVERSED, id="GPUs in their order, each once"),
+        pytest.param("cpu", PAIR, 5 * GB, CPU, id="no GPU"),
+        pytest.param("auto", SILENT[:1], 5 * GB, Placement((0,)), id="a single GPU whatever it reports"),
+        pytest.param("gpu:0,1", SILENT, GB, Placement((0, 1), (1.0, 1.0)), id="equal parts of silent GPUs"),
+        pytest.param("auto", (), 5 * GB, CPU, id="a machine without a GPU"),
     ],
 )
-def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, needed, gpus):
-    assert choose_placement(wanted, PAIR, needed).gpus == gpus
-
-
-def test_a_single_gpu_is_used_whatever_it_reports():
-    silent = (Device("silent", "gpu", 0, 0),)
-    assert choose_placement("auto", silent, 5 * GB) == Placement((0,))
-    assert choose_placement("gpu:0,1", (*silent, *silent), GB).split == (1.0, 1.0)
-    assert choose_placement("auto", (), 5 * GB) == CPU
+def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, listed, needed, placement):
+    assert choose_placement(wanted, listed, needed) == placement
 
 
 @pytest.mark.parametrize(
