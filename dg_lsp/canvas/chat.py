@@ -34,7 +34,7 @@ THINK = "<|think|>"
 THOUGHT_MARKS = (("<|channel>", "<channel|>"), ("<think>", "</think>"))
 """The marks around a thought before an answer: tokens of Gemma; those of Qwen and others may be plain text."""
 _CHANNEL_NAME = re.compile(r"\s*thought\b[ \t]*\n?")
-_SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[/?[A-Za-z_]{1,32}\]")
+_SPECIAL = re.compile(r"<[^<>\s]{1,64}>|\[[/|]?[A-Za-z_]{1,32}\|?\]")
 """What may spell a special token; the vocabulary decides."""
 
 

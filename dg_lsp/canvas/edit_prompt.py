@@ -324,6 +324,8 @@ class EditPrompt:
         for stop in form.stops:
             text, has_stop, _ = text.partition(stop)
             is_finished = is_finished or bool(has_stop)
+        if text.strip() == self.prefill.strip():  # the model wrote nothing
+            return None
         start, end = 0, len(self.region)
         if form.marker:
             span = self._marked_span(text, is_finished=is_finished)

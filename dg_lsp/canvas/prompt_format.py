@@ -89,7 +89,7 @@ def template_words(prompt: Prompt) -> dict[str, str]:
     """The words that a `PromptTemplate` takes from a prompt. The code fence is longer than any in the code."""
     snippets = (chunk.text for chunk in prompt.snippets.chunks)
     code = "\n".join((prompt.prefix, prompt.selection, prompt.suffix, *snippets))
-    longest = max((len(run) for run in _FENCES.findall(code)), default=0)
+    longest = max((len(run) for run in _FENCES.findall(code)), default=3 * (prompt.language == "markdown"))
     return {
         "path": prompt.path or "a file",
         "language": prompt.language or "text",

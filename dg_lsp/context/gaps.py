@@ -59,7 +59,17 @@ def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
     gaps = set(_in_tree(text, root, range(start, end + 1)) if root is not None else ())
     if root is None or language.id != "python":
         gaps |= set(_in_lines(text, language.comment or "#"))
-    return tuple(_merged(text, [gap for gap in sorted(gaps) if start <= gap.start and gap.end <= end]))
+    inside = (gap for gap in sorted(gaps) if start <= gap.start and gap.end <= end)
+    mark = re.escape(language.comment or "#")
+    more = re.compile(rf"(?:[ \t]*(?:\r\n?|\n)[ \t]*{mark}(?!{_TODO.pattern})[^\r\n]*)*")
+    return tuple(_merged(text, [_continued(text, gap, more, end) if gap.hint else gap for gap in inside]))
+
+
+def _continued(text: str, gap: Gap, more: re.Pattern[str], end: int) -> Gap:
+    """The gap of a comment with the lines below that go on with the comment."""
+    match = more.match(text, gap.end, end)
+    last = match.end() if match else gap.end
+    return Gap(gap.start, last, text[gap.start : last])
 
 
 def _in_lines(text: str, comment: str) -> Iterator[Gap]:

@@ -187,7 +187,7 @@ def checked_prompt(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
     checked = checked_ids("prompt", ids, vocab_size)
     if len(checked) > limit:
         problem = f"the prompt has {len(checked)} tokens, the context takes {limit}"
-        raise RequestError(f"{problem}; shorten it or raise context_length")
+        raise RequestError(f"{problem}; shorten it, or raise model.context_length")
     return checked
 
 

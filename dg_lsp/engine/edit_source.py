@@ -228,7 +228,7 @@ class _Judge:
         old = text[prompt.start : prompt.end]
         if probability < MIN_PROBABILITY:
             return (), Reason.LOW_CONFIDENCE
-        if to_text(region.encode()) is None and to_text(old.encode()) is not None:
+        if to_text(region.encode(), old) is None:
             return (), Reason.NOT_TEXT
         if is_repetitive(region) and not is_repetitive(old):
             return (), Reason.REPEATS_ITSELF

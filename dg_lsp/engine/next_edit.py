@@ -158,7 +158,10 @@ def _proposal(text: str, sites: Sequence[Site]) -> Proposal:
     best = ranked[0].confidence
     chosen = list[Site]()
     for site in ranked:
-        is_free = all(site.end <= taken.start or site.start >= taken.end for taken in chosen)
+        is_free = all(
+            (site.end <= taken.start or site.start >= taken.end) and (site.start, site.end) != (taken.start, taken.end)
+            for taken in chosen
+        )
         if site.confidence >= best / 2 and is_free:
             chosen.append(site)
     start, end = min(site.start for site in chosen), max(site.end for site in chosen)

@@ -1,5 +1,6 @@
 """Rewrites a range of a buffer: by an instruction, from partly kept tokens, or from nothing."""
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from dg_lsp.engine.engine import Engine
 
 GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `SPARE` tokens are added
-SPARE = 96
+SPARE = 512  # so that a stub of two lines can be implemented
+MAX_TOKENS = 256  # of a fill in place of several lines
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
 RETRY_REASONS = (
     Reason.SYNTAX_ERROR,
@@ -71,6 +73,7 @@ class RangeTask:
             num_candidates=max(self._request.num_candidates, gap_drafts),
             is_gap=gap_drafts > 0,
             max_lines=max_lines,
+            max_tokens=None if max_lines == 1 else MAX_TOKENS,
             early_stop_ms=0.0,
             decoder=decoder,
             seed=seed,
@@ -84,7 +87,10 @@ class RangeTask:
         numbered = mapped(steps, lambda progress: replace(progress, number=num_before + progress.number))
         result = yield from self._costs.relay(numbered)
         self._costs.num_passes += result.steps
-        return result
+        least = max_lines or math.inf  # a part of what belongs there is no candidate
+        whole = tuple(fill for fill in result.candidates if not fill.is_cut or fill.text.count("\n") + 1 >= least)
+        cut = (UNFINISHED,) * (len(result.candidates) - len(whole))
+        return replace(result, candidates=whole, rejections=(*cut, *result.rejections))
 
 
 class Rewrite(RangeTask):
@@ -162,6 +168,7 @@ class Rewrite(RangeTask):
                 num_candidates=request.num_candidates,
                 deadline=self._deadline,
                 stops=next_lines(request) if self._is_instructed else (),
+                max_length=max(0, model.denoiser.footprint.context_size - model.spec.longest_block),
             )
             task = DecodeTask(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:

@@ -79,7 +79,7 @@ class Verification:
             raise UsageError(f"the test cannot be run, correct its command: {message_of(result.output)}")
         report(f"the test fails: {message_of(result.output)}")
         text = mask_secrets(last_failure(result.output))
-        return Snippets((Snippet(SnippetSource.TEST, f"output of {' '.join(self.command.split())}", text),))
+        return Snippets((Snippet(SnippetSource.TEST, "output of the test", text),))
 
     def first_passing(
         self, options: Iterable[OptionT], data_of: Callable[[OptionT], bytes], report: Callable[[Trial], None]

@@ -26,8 +26,8 @@ _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 _REFUSED = "\ufffd\ufffe\uffff\ufeff\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def to_text(fill: bytes) -> str | None:
-    """The text with LF line ends, or None for broken UTF-8 and control or bidirectional characters.
+def to_text(fill: bytes, allowed: str = "") -> str | None:
+    """The text with LF line ends, or None for broken UTF-8 and for other control or bidirectional characters.
 
     An incomplete character at the end is dropped.
     """
@@ -36,7 +36,7 @@ def to_text(fill: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     text = LINE_END.sub("\n", text)
-    characters = set(text) - set("\n\t")
+    characters = set(text).difference("\n\t", allowed)
     is_refused = any(char in _REFUSED or unicodedata.category(char) in _REFUSED_CATEGORIES for char in characters)
     return None if is_refused else text
 
@@ -363,11 +363,13 @@ def without_surroundings(text: str, old: str, above: str, below: str) -> str:
         *whole, last = new[start:]
         copied = after[: len(whole) + 1]
         is_copy = len(copied) > len(whole) and copied[:-1] == whole and copied[-1].startswith(last)
-        return is_copy and replaced[-len(copied) :] != new[start:] and _is_distinctive("".join(new[start:]), MIN_COPIED)
+        least = 0 if first else MIN_COPIED
+        return is_copy and replaced[-len(copied) :] != new[start:] and _is_distinctive("".join(new[start:]), least)
 
     def begins_above(size: int) -> bool:
         is_copy = new[:size] == before[-size:] != replaced[:size]
-        return is_copy and _is_distinctive("".join(new[:size]), MIN_COPIED)
+        least = MIN_DISTINCTIVE if new[size - 1].endswith((":", *OPENERS)) else MIN_COPIED
+        return is_copy and _is_distinctive("".join(new[:size]), least)
 
     first = next(filter(begins_above, range(min(len(new) - 1, len(before)), 0, -1)), 0)
     end = next(filter(ends_below, range(first + 1, len(new))), len(new))
@@ -459,7 +461,7 @@ def minimal_changes(old: str, new: str, start: int = 0) -> tuple[Change, ...]:
     old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
     starts = list(itertools.accumulate(map(len, old_lines), initial=start))
     changes = []
-    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
+    for tag, i, j, k, m in SequenceMatcher(None, old_lines, new_lines).get_opcodes():
         if tag != "equal":
             before, after = "".join(old_lines[i:j]), "".join(new_lines[k:m])
             head, tail = shared_ends(before, after)
@@ -492,3 +494,15 @@ def with_line_ends_of(old: str, new: str, line_end: str) -> str:
         for number, line in enumerate(new_lines[k:m]):
             pieces.append(line.replace("\n", ends[number] if number < len(ends) else line_end))
     return "".join(pieces)
+
+
+def with_unchanged_lines(new: str, shaped: str, old: str, shown: str) -> str:
+    """`new` with the lines of `old` that are the same in the style of the model, where they are `shaped` and `shown`.
+
+    Tabs inside of a line, blanks at its end and its own line end are not shown to a model.
+    """
+    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
+    seen, answered = ([line.rstrip() + line[-1] for line in _LINE.findall(text)] for text in (shown, shaped))
+    for block in SequenceMatcher(None, seen, answered).get_matching_blocks():
+        new_lines[block.b : block.b + block.size] = old_lines[block.a : block.a + block.size]
+    return "".join(new_lines)

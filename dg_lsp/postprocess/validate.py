@@ -64,7 +64,7 @@ class Reason(StrEnum):
     NOT_TEXT = "not-text", "is not UTF-8, or has control characters"
     LOW_CONFIDENCE = "low-confidence", "has a low probability of being right"
     FAILS_TEST = "fails-test", "does not pass the test"
-    UNFINISHED = "unfinished", "was not stable at the deadline"
+    UNFINISHED = "unfinished", "was not finished within its time and length"
 
 
 MISFITS = (Reason.SYNTAX_ERROR, Reason.INDENTATION, Reason.REPEATS_PREFIX, Reason.REPEATS_SUFFIX)
@@ -225,7 +225,7 @@ def judge_rewrite(
     fewer errors, if it had any. A licence header is refused unless the selection or the instruction has one of its
     phrases.
     """
-    text = text_edits.to_text(answer)
+    text = text_edits.to_text(answer, snapshot.text[start:end])
     if text is None:
         return Rejection(Reason.NOT_TEXT)
     if not text.strip():
@@ -244,6 +244,7 @@ def judge_rewrite(
     if is_licence(shaped) and not is_licence(old) and "licen" not in instruction.lower():
         return Rejection(Reason.LICENCE, text)
     new = style.from_model(shaped, snapshot.text[line_start(snapshot.text, start) : start])
+    new = text_edits.with_unchanged_lines(new, shaped, snapshot.text[start:end], old)
     broken = _broken(snapshot, start, end, old, shaped, new, must_fix_errors)
     return Rejection(broken, text) if broken else Candidate(new, score)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from dg_lsp.context.document import Snapshot, TextStyle
-from dg_lsp.context.exclusion import Exclusion, cut, mask_secrets
+from dg_lsp.context.exclusion import Exclusion, cut, local_path, mask_secrets
 from dg_lsp.context.window import (
     MAX_CHARS,
     MAX_LINE,
@@ -120,8 +120,9 @@ class ContextProvider:
     def _shown(self, known: _Collection) -> Snippets:
         """The snippets of a collection that may be shown. The settings may have changed since it was made."""
         allowed = tuple(snippet for document, snippet in known.collected if not self._exclusion.is_excluded(document))
-        repository = next((root.name for root in self._exclusion.roots), "")
-        return Snippets(allowed, repository=repository) if allowed else NO_SNIPPETS
+        path = local_path(known.uri)
+        folders = self._exclusion.folders_around(path) if path else []
+        return Snippets(allowed, repository=folders[0].name if folders else "") if allowed else NO_SNIPPETS
 
     def _collect(self, snapshot: Snapshot, offset: int) -> Iterator[_Collected]:
         words = words_of(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])

@@ -221,6 +221,7 @@ def test_instinct_answers_with_the_region():
         ("zeta-2.1", "before<|marker_1|>x<|marker_2|>"),
         ("sweep", "x = 1 <|im_start|>"),
         ("sweep-v2", "print(area(2))\n"),
+        ("sweep-v2", ""),
         ("mercury", "None"),
     ],
 )

@@ -153,7 +153,13 @@ UNSTABLE = NextEditResult((), "zeta", reason=Reason.UNFINISHED)
         pytest.param(None, list, [], NOT_REPEATED, id="no model"),
         pytest.param(NextEditResult(PLACES, "zeta"), list, [17, 0], "", id="the next place first"),
         pytest.param(NextEditResult(PLACES, "zeta"), lambda _: [], [], DISMISSED, id="none is wanted"),
-        pytest.param(UNSTABLE, list, [], f"{NOT_REPEATED}; the edit of zeta was not stable at the deadline", id="none"),
+        pytest.param(
+            UNSTABLE,
+            list,
+            [],
+            f"{NOT_REPEATED}; the edit of zeta was not finished within its time and length",
+            id="none",
+        ),
     ],
 )
 def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, reason):

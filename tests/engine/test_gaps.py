@@ -141,6 +141,15 @@ def test_a_fill_ends_with_its_argument_its_line_or_its_block(source, placeholder
     assert applied(result, text) == source.format(filled)
 
 
+def test_a_body_is_filled_as_a_whole_or_not_at_all():
+    statements = [f"x{number} = a + {number}" for number in range(60)]
+    text = 'def f(a):\n    """Adds."""\n    ...\n\n\nx = f(1)\n'
+    for number, reason in ((8, None), (60, Reason.UNFINISHED)):
+        body = "\n    ".join(statements[:number])
+        [gap] = drain(request(text).run(engine_of(ScriptedDenoiser(body)), float("inf"))).gaps
+        assert (gap.text, gap.reason) == ("" if reason else body, reason)
+
+
 def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before():
     source = "def f():\n    pass\n    print(injected, ...)\n    return ...\n"
     fills = {"    ": "x = 1", "    return ": "injected"}

@@ -46,7 +46,9 @@ LONG = " + ".join(map(str, range(99)))
     [
         pytest.param(f"```python\n{TWICE}```\nDone.", TWICE, None, id="one line"),
         pytest.param(f"```python\n{TWICE}{BELOW}" + "x\n" * 99, TWICE, None, id="goes on with the file"),
-        pytest.param(f"```python\n    return {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"),
+        pytest.param(
+            f"```python\n    return {LONG} + {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"
+        ),
         pytest.param("```python\n    return x\n```", "", Reason.UNCHANGED, id="unchanged"),
     ],
 )
@@ -55,6 +57,24 @@ def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
     wanted = RewriteRequest(Snapshot("file:///a.py", code), 10, 23, "Return twice as much.")
     result = rewritten(engine_for(chatty(answer, CAUSAL_SPEC), min_confidence=1.0), wanted)
     assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
+
+
+def test_a_rewrite_in_a_long_file_has_room_for_its_answer():
+    above = "".join(f"x{number} = {number}\n" for number in range(200))
+    code = f"{above}def f(x):\n    return x\n{BELOW}"
+    start = code.index("    return")
+    answer = f"    return {LONG}\n"
+    wanted = RewriteRequest(Snapshot("file:///a.py", code), start, start + len("    return x\n"), "Add all numbers.")
+    engine = engine_for(chatty(f"```python\n{answer}```", CAUSAL_SPEC, context_length=8192), min_confidence=1.0)
+    assert rewritten(engine, wanted).text == answer
+
+
+def test_a_fill_that_was_cut_replaces_no_longer_selection():
+    selected = "".join(f"    x{number} = a + {number}\n" for number in range(60))
+    code = f"def f(a):\n{selected}    return x1\n"
+    wanted = RewriteRequest(Snapshot("file:///a.py", code), len("def f(a):\n"), code.index("    return"))
+    result = rewritten(engine_of(selected.replace("+", "*").strip()), wanted)
+    assert (result.text, result.reason) == ("", Reason.UNFINISHED)
 
 
 def test_tokens_that_are_kept_stay_where_they_are():

@@ -94,6 +94,19 @@ def test_an_answer_loses_the_code_around_the_selection(answer, text):
     assert without_surroundings(answer, OLD, ABOVE, BELOW) == text
 
 
+@pytest.mark.parametrize(
+    ("above", "body", "below"),
+    [
+        pytest.param("def total(a):\n", "    return sum(a)\n", "", id="Python"),
+        pytest.param("    def run(self):\n", "        go()\n", "", id="a method"),
+        pytest.param("function add(a, b) {\n", "  return a + b;\n", "}\n", id="JavaScript"),
+    ],
+)
+def test_an_answer_loses_the_header_of_its_block(above, body, below):
+    answer = f"{above}{body}{below}".rstrip("\n")
+    assert without_surroundings(answer, "    pass\n", above, below) == body.rstrip("\n")
+
+
 def test_a_line_that_the_selection_shares_with_the_code_below_stays():
     line = "    return sum(order.price for order in orders)"
     answer = f"def paid(orders):\n{line}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dg_lsp.context.document import LINE_END, Cursor, Snapshot
+from dg_lsp.context.document import LINE_END, Cursor, Snapshot, TextStyle
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewrite, rank
 
 from .conftest import cases, judged
@@ -182,6 +182,25 @@ def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
 )
 def test_a_rewrite_has_the_indentation_and_line_ends_of_the_selection(marked, answer, text):
     assert judged_rewrite(marked, answer) == Candidate(text, -0.5)
+
+
+GO = "func f{}() string {{\n\tx := 1\t// one\n\treturn `\n    indented\n\tkey\tvalue\n`\n}}\n"
+PYTHON = 'a = {}\ns = """one  \n\ttwo\tthree\n"""\n'
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        pytest.param("go", GO, id="blanks and tabs of a raw string"),
+        pytest.param("markdown", "first line  \nsecond line\nthe {}\n", id="a hard break"),
+        pytest.param("python", PYTHON, id="blanks and tabs of a string"),
+        pytest.param("python", "a = {}\r\nb = 2\nc = 3\r\n", id="mixed line ends"),
+        pytest.param("python", "a = {}\n\x0c\nb = 2\n", id="a form feed"),
+    ],
+)
+def test_a_rewrite_keeps_the_lines_that_it_does_not_change(language, text):
+    answer = TextStyle().to_model(text.format("22"))
+    assert judged_rewrite(f"«{text.format('1')}»", answer, language=language) == Candidate(text.format("22"), -0.5)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     assert "total = price * amount + tax" in second
 
 
+def test_a_prompt_names_the_folder_of_its_file_alone(session):
+    session.exclusion.set_folders([(session.root / name).as_uri() for name in ("first", "second")])
+    session.open("second/near.py", "price = amount = tax = total = 0\n")
+    for name, repository in (("second/main.py", "second"), ("main.py", "")):
+        session.open(name, "def bill(price, amount, tax):\n    total = ")
+        snapshot = session.documents.get(session.uri(name)).snapshot()
+        assert session.server.context_provider.snippets(snapshot, len(snapshot.text)).repository == repository
+
+
 def test_an_earlier_edit_at_another_position_is_shown(session):
     session.open("a.py", "\n".join(f"a_{number} = 0" for number in range(100)))
     session.open("main.py", "x = 1\n")

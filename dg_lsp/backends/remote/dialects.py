@@ -31,6 +31,8 @@ _FINISHES: dict[str | None, str] = {None: "", "": "", **dict.fromkeys(_CUT_REASO
 _MAX_STOPS = 4  # as many as OpenAI's API accepts
 _FENCE_TOKENS = 64
 """Tokens that a chat model writes around its code."""
+_THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""Of a server that leaves the thought of a model in its answer."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
 # The line is repeated and the request comes last, as in a rewrite: small models otherwise answer with other code.
 _FILL = PromptTemplate(
@@ -172,7 +174,8 @@ class Dialect:
         """The part of the texts that answers the query: of a chat about code its first block."""
         if not self.follows_instructions or query.task is RemoteTask.CHAT:
             return answer
-        blocks = [fenced_code(text) for text in answer.texts]
+        texts = [_THOUGHT.sub("", text) for text in answer.texts]
+        blocks = [_outer_code(text, query.prompt) or fenced_code(text) for text in texts]
         line = query.prompt.prefix.rpartition("\n")[2] if query.task is RemoteTask.FILL else ""
         codes = tuple(without_line_start(code, line) for code, _ in blocks)
         is_closed = len(blocks) == query.num_answers and all(is_closed for _, is_closed in blocks)
@@ -210,8 +213,32 @@ def fenced_code(answer: str) -> tuple[str, bool]:
     if opening is None:
         return ("", False) if answer.lstrip()[:1] in ("", "`", "~") else (answer, False)
     rest = answer[opening.end() :]
-    closing = re.search(rf"^[ \t]*{re.escape(opening[1])}[ \t]*$", rest, re.MULTILINE)
+    closing = _closing(opening[1]).search(rest)
     return (rest, False) if closing is None else (rest[: closing.start()].removesuffix("\n"), True)
+
+
+def _outer_code(answer: str, prompt: Prompt) -> tuple[str, bool] | None:
+    """The code of an answer to a selection that may contain fences itself, as Markdown; None for any other selection.
+
+    The fence around it names the selection's language or starts the answer, and its last mark ends the code.
+    """
+    if not prompt.selection or not (prompt.language == "markdown" or _FENCE.search(prompt.selection)):
+        return None
+    answer = answer.lstrip("\n")
+    named = rf"^[ \t]*(`{{3,}}|~{{3,}})[ \t]*(?:{re.escape(prompt.language)}|md)[ \t]*\n"
+    opening = re.search(named, answer, re.MULTILINE)
+    if opening is None and not _FENCE.match(prompt.selection.lstrip()):
+        opening = _FENCE.match(answer)
+    if opening is None:
+        return answer, False
+    code = answer[opening.end() :]
+    closings = [closing.start() for closing in _closing(opening[1]).finditer(code)]
+    return code[: closings[-1]].removesuffix("\n") if closings else code, False
+
+
+def _closing(mark: str) -> re.Pattern[str]:
+    """The line that closes a fence with this mark."""
+    return re.compile(rf"^[ \t]*{mark}[ \t\r]*$", re.MULTILINE)
 
 
 def without_line_start(code: str, line: str) -> str:

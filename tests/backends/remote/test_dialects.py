@@ -72,11 +72,43 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_twice_and_extracts_the_code
             "Here:\n\n```py\nx = 1\n\ny = 2\n```\nBye.\n```\nz\n```", ("x = 1\n\ny = 2", True), id="prose around it"
         ),
         pytest.param("````\n```\n````", ("```", True), id="fence in a longer one"),
+        pytest.param("```python\r\nx = 1\r\n```\r\n", ("x = 1\r", True), id="CRLF"),
         pytest.param("x = 1", ("x = 1", False), id="no fence"),
     ],
 )
 def test_code_is_the_content_of_the_first_fence(answer, code):
     assert fenced_code(answer) == code
+
+
+README = "# Install\n\nRun this:\n\n```bash\npip install x\n```\n\nThen start it."
+DOCSTRING = 'def f():\n    """A\n\n    ```\n    x\n    ```\n    """'
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "answer"),
+    [
+        pytest.param("markdown", README, README, id="no fence around it"),
+        pytest.param("markdown", README, f"```markdown\n{README}\n```\n", id="its language"),
+        pytest.param("markdown", README, f"````\n{README}\n````\n", id="a longer fence"),
+        pytest.param("markdown", README, f"```\n{README}\n```\n", id="a fence without a language"),
+        pytest.param("markdown", README, f"Here it is:\n\n```md\n{README}\n```\nDone.", id="prose around it"),
+        pytest.param("markdown", "```sh\nx\n```\n\nText", "```sh\nx\n```\n\nText", id="starts with a fence"),
+        pytest.param("python", DOCSTRING, f"```python\n{DOCSTRING}\n```\nDone.", id="a docstring with a fence"),
+    ],
+)
+def test_the_code_of_a_rewrite_keeps_its_own_fences(language, code, answer):
+    query = RemoteQuery(RemoteTask.REWRITE, Prompt("", "", selection=f"{code}\n", language=language), 64)
+    assert CHAT.extract(RemoteAnswer((answer,)), query).texts == (code,)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [("<think>\n```\ny\n```\n</think>\n\n```python\nx\n```", "x"), ("<think>\n```\ny\n```", "")],
+    ids=["whole", "unfinished"],
+)
+def test_a_thought_in_an_answer_is_no_code(answer, code):
+    query = RemoteQuery(RemoteTask.REWRITE, Prompt("", "", selection="y\n", language="python"), 64)
+    assert CHAT.extract(RemoteAnswer((answer,)), query).texts == (code,)
 
 
 @pytest.mark.parametrize(
