@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+import attrs
 import numpy as np
 
 from dg_lsp import gguf
@@ -98,19 +99,10 @@ class LlamaModel:
         self.path = path
         self.size_bytes = path.stat().st_size
         params = api.llama_model_default_params()
-        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
-        params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
+        params.n_gpu_layers = self._place(header, settings)
         params.check_tensors = check_tensors
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in api.llama_print_system_info()
-        self.on_gpu = params.n_gpu_layers != 0
-        """Whether any layer is on a GPU."""
-        self.weights, needed = estimate_load(
-            header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length
-        )
-        listed = gpus() if self.on_gpu else ()
-        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
-        check_fits(str(path), needed, ADVICE, placement=self.placement)
         shares = self.placement.apply(params, api)
         alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
         is_mapped = self.size_bytes >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
@@ -129,6 +121,26 @@ class LlamaModel:
         if not self._handle:
             raise load_error(path, native.problems)
         self._read(header, params.n_gpu_layers)
+
+    def _place(self, header: GGUFHeader, settings: ModelSettings) -> int:
+        """Chooses the devices of the weights and checks their memory; returns the number of layers on GPUs.
+
+        `auto` chooses the processor if the GPUs have too little free memory, as `selection.place` does.
+        """
+        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
+        gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
+        self.on_gpu = gpu_layers != 0
+        """Whether any layer is on a GPU."""
+        self.weights, needed = estimate_load(header, gpu_layers=gpu_layers, context_length=settings.context_length)
+        listed = gpus() if self.on_gpu else ()
+        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
+        try:
+            check_fits(str(header.path), needed, ADVICE, placement=self.placement)
+        except ModelMemoryError:
+            if not self.on_gpu or settings.device != "auto":
+                raise
+            return self._place(header, attrs.evolve(settings, device="cpu"))
+        return gpu_layers
 
     def _read(self, header: GGUFHeader, gpu_layers: int) -> None:
         """Reads the properties of the loaded model; refuses and frees one that cannot denoise a canvas."""
