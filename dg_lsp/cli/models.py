@@ -230,16 +230,28 @@ class Pull:
         return f"{preset.name}: {texts}", f"{disk}; {memory}; made for: {preset.hardware}"
 
     def run(self) -> None:
-        """Runs the remaining stages."""
+        """Runs the remaining stages. Raises `ModelError` while another process does."""
+        from filelock import FileLock, Timeout
+
+        preset = self.preset
+        with map_disk_errors(preset.folder):
+            preset.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = FileLock(preset.record_path.with_suffix(".lock")).acquire(blocking=False)
+            except Timeout:
+                raise ModelError(f"{preset.name} is being pulled by another process: wait for it") from None
+        with lock:
+            self._run()
+
+    def _run(self) -> None:
         preset = self.preset
         stages = self.stages
         with map_disk_errors(preset.folder):
-            preset.folder.mkdir(parents=True, exist_ok=True)
             for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a process that was killed
                 shutil.rmtree(remnant, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
         if not self.is_other_version:
-            is_fetched = stages[0].name != "download"
+            is_fetched = all(stage.name != "download" for stage in stages)
             present = [] if is_fetched else [path for path in preset.folder.rglob("*") if path.is_file()]
             check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
         for number, stage in enumerate(stages, 1):
