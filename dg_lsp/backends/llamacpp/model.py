@@ -26,6 +26,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     choose_placement,
     estimate_load,
     num_gpu_layers,
+    split_parts,
 )
 from dg_lsp.canvas.layout import TokenIds, concat, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
@@ -52,7 +53,7 @@ def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
     if path.is_dir():
         raise ModelError(f"{path} is a directory; name the GGUF file in it")
     header = read_header(path, source)
-    if not header.tensors:
+    if not header.tensors and split_parts(path) == [path]:  # the first part of a split model may have only metadata
         raise ModelError(f"{path} has a vocabulary but no weights; name a complete model")
     if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
         raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
@@ -97,7 +98,7 @@ class LlamaModel:
         api = native.api
         self._api = api
         self.path = path
-        self.size_bytes = path.stat().st_size
+        self.size_bytes = sum(part.stat().st_size for part in split_parts(path))
         params = api.llama_model_default_params()
         params.n_gpu_layers = self._place(header, settings)
         params.check_tensors = check_tensors
