@@ -373,7 +373,7 @@ def _make_environment(show_step: packages.ShowStep) -> Path:
     with download.working_folder(folder) as work:
         new = packages.unpack_llama_cpp(folder.name, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
-        venv.create(new / "venv")
+        venv.create(new / "venv", symlinks=sys.platform != "win32")  # a copied Python may not find its libpython
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
         requirements = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
         show_step("installing its packages", None)

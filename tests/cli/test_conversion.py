@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -130,6 +131,8 @@ def test_another_checkpoint_is_converted_by_llama_cpps_script(dg_lsp, script, ch
     ((_, python, *command),) = script.calls
     assert command == ["install", "torch==2.13.0", "numpy~=2.2.6", "transformers==4.57.6"]
     assert python.startswith(str(tmp_path / "data"))
+    venv = script.seen.with_name("venv")
+    assert sys.platform == "win32" or (venv / "bin/python").is_symlink(), "a copied Python may not find its libpython"
     outcome = dg_lsp("models", "convert", checkpoint, "--type", "q8_0")
     assert outcome.out == "Coder-Q8_0.gguf\n"
     assert read_header(tmp_path / "Coder-Q8_0.gguf").tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
