@@ -179,7 +179,7 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     assert "dg-maxi cannot be pulled or removed (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
-def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path):
+def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known, monkeypatch, tmp_path, user_settings):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     dg_lsp("models", "pull", "tiny")
@@ -191,6 +191,8 @@ def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, known,
     assert " on RTX, by estimate\n" in filled.err
     on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
     assert " on CPU, by estimate\n" in on_cpu.err
+    user_settings('[model]\ndevice = "cpu"\n')
+    assert " on CPU, by estimate\n" in dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json").err
     (tmp_path / "data/models/tiny" / registry.TESTED).unlink()
     assert dg_lsp("models", "show", "auto").facts["name"] == "dg-base"
 

@@ -45,7 +45,9 @@ class Placement:
 
     def apply(self, params: Any, api: Any) -> Any:
         """Sets `split_mode`, `main_gpu` and `tensor_split`; returns what must live until the model is loaded."""
-        if not self.gpus:
+        if not self.gpus:  # llama.cpp would compute prompts on a GPU that holds no layers
+            params.main_gpu = -1
+            params.split_mode = api.LLAMA_SPLIT_MODE_NONE
             return None
         params.main_gpu = self.gpus[0]
         params.split_mode = api.LLAMA_SPLIT_MODE_LAYER if self.split else api.LLAMA_SPLIT_MODE_NONE

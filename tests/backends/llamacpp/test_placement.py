@@ -56,6 +56,8 @@ def test_the_parameters_of_llama_cpp_follow_the_placement():
     params = api.llama_model_default_params()
     choose_placement("gpu:1", PAIR, GB).apply(params, api)
     assert (params.split_mode, params.main_gpu, bool(params.tensor_split)) == (api.LLAMA_SPLIT_MODE_NONE, 1, False)
+    CPU.apply(params, api)
+    assert (params.split_mode, params.main_gpu) == (api.LLAMA_SPLIT_MODE_NONE, -1), "a context uses no GPU either"
     three = SimpleNamespace(
         LLAMA_SPLIT_MODE_LAYER=api.LLAMA_SPLIT_MODE_LAYER, LLAMA_SPLIT_MODE_NONE=0, llama_max_devices=lambda: 4
     )
