@@ -67,8 +67,7 @@ def _check_tokenizer(header: GGUFHeader) -> None:
     if name not in _TOKENIZERS:
         problem = f"has a tokenizer of the kind {escaped(name[:40])!r}, which dg-lsp does not support"
         raise ModelUnsupportedError(f"{header.path} {problem}; use another model")
-    vocabulary = header.read("tokenizer.ggml.tokens")
-    if name != _SENTENCEPIECE or not isinstance(vocabulary, list):
+    if name != _SENTENCEPIECE or not isinstance(vocabulary := header.read("tokenizer.ggml.tokens"), list):
         return
     tokens = {*vocabulary}
     for byte in range(256):
