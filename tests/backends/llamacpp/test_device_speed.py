@@ -1,10 +1,13 @@
 """The speed of a device is measured by a product on it."""
 
 import itertools
+import json
+from unittest.mock import Mock
 
 import pytest
 
 from dg_lsp.backends.llamacpp import device_graph
+from dg_lsp.errors import BackendError
 
 
 def test_the_best_run_of_the_processor_counts(monkeypatch):
@@ -17,3 +20,13 @@ def test_the_best_run_of_the_processor_counts(monkeypatch):
 
 def test_a_machine_without_the_device_has_no_speed():
     assert device_graph.measure(()) is None
+
+
+def test_the_devices_are_printed_if_one_has_no_memory_for_the_measurement(monkeypatch, capsys):
+    speeds = [device_graph.DeviceSpeed(20e9, 80e9), BackendError("the device has no memory")]
+    monkeypatch.setattr(device_graph, "measure", Mock(side_effect=speeds))
+    monkeypatch.setattr("sys.argv", ["device_graph", "speed"])
+    device_graph.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["cpu"]["bytes_per_second"], answer["gpu"]) == (20e9, None)
+    assert answer["devices"]
