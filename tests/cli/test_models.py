@@ -166,6 +166,17 @@ def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, know
     assert (again.code, hub.requests) == (3, [])
 
 
+def test_the_files_of_a_folder_on_another_disk_are_removed_too(dg_lsp, tmp_path, hub, known):
+    known(TINY)
+    (tmp_path / "disk").mkdir()
+    TINY.folder.parent.mkdir(parents=True)
+    TINY.folder.symlink_to(tmp_path / "disk")
+    dg_lsp("models", "pull", "tiny")
+    assert dg_lsp("models", "rm", "tiny").out == f"removed {TINY.folder} (6 MB)\n"
+    assert not (tmp_path / "disk").exists()
+    assert not TINY.folder.is_symlink()
+
+
 def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, known):
     known(dataclasses.replace(TINY, sha256=""))
     dg_lsp("models", "pull", "tiny")

@@ -116,7 +116,7 @@ class LlamaModel:
                 opened = copies.enter_context(aliased_copy(header, alias))
                 header = read_header(opened)
             native.problems.clear()
-            self._handle: Any = api.llama_model_load_from_file(str(opened).encode(), params)
+            self._handle: Any = api.llama_model_load_from_file(os.fsencode(opened), params)
         del shares
         if not self._handle:
             raise load_error(path, native.problems)
