@@ -37,7 +37,7 @@ from dg_lsp.cli.printing import (
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
 from dg_lsp.models import build_runtime, registry
-from dg_lsp.models.checkpoint import NUMBER_FORMATS
+from dg_lsp.models.checkpoint import NUMBER_FORMATS, name_of
 from dg_lsp.models.convert import (
     check_target,
     convert_with_script,
@@ -349,7 +349,7 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
     """Converts a model; returns the main file, which is in the working directory by default."""
     if not source.is_dir() or is_diffusion_gemma(source):
         return _convert_diffusion_gemma(source, output, weight_type)
-    target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
+    target = output or Path(f"{name_of(source)}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     kind = weight_type.name if weight_type and weight_type.name in NUMBER_FORMATS else "auto"
     smaller = weight_type if kind == "auto" else None  # the script does not write it
     stored = sum(path.stat().st_size for path in source.glob("*.safetensors"))
@@ -363,7 +363,7 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
 def _convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
     parts = read_parts(source, is_quantized=weight_type is not None)
     kind = weight_type.name if weight_type else parts.embedding_type.name
-    target = output or Path(f"{source.resolve().name.removesuffix('.gguf')}-{kind}.gguf")
+    target = output or Path(f"{name_of(source).removesuffix('.gguf')}-{kind}.gguf")
     smaller = weight_type if weight_type and weight_type.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)
