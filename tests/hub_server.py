@@ -24,6 +24,8 @@ class HubServer(ThreadingHTTPServer):
         self.damages = False
         self.failure = None
         """Status and headers of every answer."""
+        self.file_failure = None
+        """The same for requests of files alone."""
         self.requests = []
         """Their paths."""
 
@@ -59,8 +61,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)
         hub.requests.append(path)
-        if hub.failure is not None:
-            self.answer(hub.failure[0], b"{}", hub.failure[1])
+        failure = hub.failure or (hub.file_failure if "/resolve/" in path else None)
+        if failure is not None:
+            self.answer(failure[0], b"{}", failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
             self.answer(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": []}).encode())
         elif path == f"/api/models/{hub.repository}/tree/{COMMIT}":

@@ -37,7 +37,7 @@ from dg_lsp.cli.printing import (
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
 from dg_lsp.models import build_runtime, registry
-from dg_lsp.models.checkpoint import NUMBER_FORMATS
+from dg_lsp.models.checkpoint import NUMBER_FORMATS, name_of
 from dg_lsp.models.convert import (
     check_target,
     convert_with_script,
@@ -230,16 +230,28 @@ class Pull:
         return f"{preset.name}: {texts}", f"{disk}; {memory}; made for: {preset.hardware}"
 
     def run(self) -> None:
-        """Runs the remaining stages."""
+        """Runs the remaining stages. Raises `ModelError` while another process does."""
+        from filelock import FileLock, Timeout
+
+        preset = self.preset
+        with map_disk_errors(preset.folder):
+            preset.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = FileLock(preset.record_path.with_suffix(".lock")).acquire(blocking=False)
+            except Timeout:
+                raise ModelError(f"{preset.name} is being pulled by another process: wait for it") from None
+        with lock:
+            self._run()
+
+    def _run(self) -> None:
         preset = self.preset
         stages = self.stages
         with map_disk_errors(preset.folder):
-            preset.folder.mkdir(parents=True, exist_ok=True)
             for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a process that was killed
                 shutil.rmtree(remnant, ignore_errors=True)
             (preset.folder / registry.TESTED).unlink(missing_ok=True)
         if not self.is_other_version:
-            is_fetched = stages[0].name != "download"
+            is_fetched = all(stage.name != "download" for stage in stages)
             present = [] if is_fetched else [path for path in preset.folder.rglob("*") if path.is_file()]
             check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
         for number, stage in enumerate(stages, 1):
@@ -337,7 +349,7 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
     """Converts a model; returns the main file, which is in the working directory by default."""
     if not source.is_dir() or is_diffusion_gemma(source):
         return _convert_diffusion_gemma(source, output, weight_type)
-    target = output or Path(f"{source.resolve().name}{f'-{weight_type.name}' if weight_type else ''}.gguf")
+    target = output or Path(f"{name_of(source)}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     kind = weight_type.name if weight_type and weight_type.name in NUMBER_FORMATS else "auto"
     smaller = weight_type if kind == "auto" else None  # the script does not write it
     stored = sum(path.stat().st_size for path in source.glob("*.safetensors"))
@@ -351,7 +363,7 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
 def _convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
     parts = read_parts(source, is_quantized=weight_type is not None)
     kind = weight_type.name if weight_type else parts.embedding_type.name
-    target = output or Path(f"{source.resolve().name.removesuffix('.gguf')}-{kind}.gguf")
+    target = output or Path(f"{name_of(source).removesuffix('.gguf')}-{kind}.gguf")
     smaller = weight_type if weight_type and weight_type.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
     check_target(target, parts.size + quantized_bytes)

@@ -2,7 +2,9 @@
 
 import json
 import math
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -200,8 +202,9 @@ def editor_settings(name: str, model: RankedModel) -> str:
     """
     beside = Path(sys.executable).with_name("dg-lsp.exe" if sys.platform == "win32" else "dg-lsp")
     program = str(beside) if beside.is_file() else shutil.which("dg-lsp") or "dg-lsp"
+    command = subprocess.list2cmdline([program]) if sys.platform == "win32" else shlex.quote(program)
     wait_ms = max(CompletionSettings().deadline_ms, math.ceil(model.first_ms / 500) * 500.0)
-    path, named = json.dumps(program), json.dumps(name)
+    path, named = json.dumps(program, ensure_ascii=False), json.dumps(name)  # Lua has no \uXXXX
     return f"""
 VS Code, settings.json:
   "dg-lsp.server.path": {path},
@@ -214,4 +217,4 @@ Neovim, init.lua:
     init_options = {{ model = {{ name = {named} }}, completion = {{ deadline_ms = {wait_ms:g} }} }},
   }})
 
-on the command line: {program} fill FILE:LINE --model {name}"""
+on the command line: {command} fill FILE:LINE --model {name}"""

@@ -151,6 +151,8 @@ def _test_in_child(path: Path, settings: ModelSettings, size: int) -> None:
     except ValueError as error:
         code = -process.returncode
         ending = signal.Signals(code).name if code in [*signal.Signals] else f"exit code {process.returncode}"
+        if ending == "SIGKILL":  # by the system, where memory is short
+            advice = "memory may be short: close other programs and run it again"
         raise ModelError(f"{path} ends its process ({ending}); {advice}") from error
     if problem:
         kind = getattr(errors, problem["error"])

@@ -152,13 +152,14 @@ def compile_wheel(
         UsageError: the backend does not exist on this system.
         ModelError: a tool or the source is missing, or the compilation or the test failed; nothing is changed then.
     """
-    check_tools(backend)
+    tools = check_tools(backend)
     version = runtime.require_library().version
     with working_folder(runtime.runtime_folder(), runtime.RUNTIME_VARIABLE) as work:
         llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
         options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))
-        variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip()}
+        path = os.pathsep.join((os.environ.get("PATH", os.defpath), *tools))  # where CMake searches them
+        variables = {**os.environ, "CMAKE_ARGS": " ".join(options).strip(), "PATH": path}
         package = llama_cpp.parents[1]
         run_pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(work), str(package), environment=variables)
         wheel = next(work.glob("*.whl"))
@@ -182,8 +183,8 @@ _COMPILER_ADVICE = (
 )
 
 
-def check_tools(backend: str) -> None:
-    """Checks that the compilers for a backend are installed; pip gets CMake itself.
+def check_tools(backend: str) -> list[str]:
+    """Checks that the compilers for a backend are installed; returns their folders. pip gets CMake itself.
 
     Raises:
         UsageError: the backend does not exist on this system.
@@ -193,10 +194,10 @@ def check_tools(backend: str) -> None:
         raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
     if backend == "metal" and sys.platform != "darwin":
         raise UsageError("Metal exists only on macOS: use another --backend")
-    if sys.platform != "win32":  # there CMake finds Visual Studio
-        _find_compiler()
+    found = [] if sys.platform == "win32" else [_find_compiler()]  # there CMake finds Visual Studio
     if tools := BACKENDS[backend].get("tools"):
-        _find_program(tools, BACKENDS[backend]["advice"])
+        found.append(_find_program(tools, BACKENDS[backend]["advice"]))
+    return [str(Path(program).parent) for program in found]
 
 
 def _find_compiler() -> str:

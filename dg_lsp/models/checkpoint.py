@@ -56,6 +56,17 @@ def blocks(tensor: StoredTensor, kind: TensorType) -> Iterator[memoryview]:
             yield block.view(np.uint8).data
 
 
+def name_of(source: Path) -> str:
+    """The name of a checkpoint's folder or of a file.
+
+    In Hugging Face's cache a folder has the name of its repository: its own one is a commit.
+    """
+    if source.is_file():  # there a link to a file that is named by its checksum
+        return source.name
+    folder = source.resolve()
+    return folder.parents[1].name.rpartition("--")[2] if folder.parent.name == "snapshots" else folder.name
+
+
 def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of all safetensors files in a folder, by name. Reads only the headers.
 

@@ -212,7 +212,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
     values: dict[str, gguf.Value] = {
         "general.architecture": gguf.text(checkpoint.ARCHITECTURE),
         "general.type": gguf.text("model"),
-        "general.name": gguf.text(folder.resolve().name),
+        "general.name": gguf.text(checkpoint.name_of(folder)),
         "general.file_type": gguf.uint32(FILE_TYPE_NUMBERS[saved[checkpoint.EMBEDDING].kind]),
         "general.quantization_version": gguf.uint32(2),
         **described,
@@ -333,7 +333,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def _without_code(source: Path, place: Path) -> Iterator[Path]:
     """A folder in `place` with links to the checkpoint's files, but without Python files and references to them."""
     with tempfile.TemporaryDirectory(dir=place, prefix=".dg-lsp-") as name:
-        folder = Path(name) / source.resolve().name
+        folder = Path(name) / checkpoint.name_of(source)
         folder.mkdir()
         for path in source.resolve().iterdir():
             lower = path.name.casefold()  # macOS and Windows find a file under any case
@@ -373,7 +373,7 @@ def _make_environment(show_step: packages.ShowStep) -> Path:
     with download.working_folder(folder) as work:
         new = packages.unpack_llama_cpp(folder.name, None, work, _SCRIPT_PARTS, show_step)
         show_step("creating a Python environment", None)
-        venv.create(new / "venv")
+        venv.create(new / "venv", symlinks=sys.platform != "win32")  # a copied Python may not find its libpython
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]
         requirements = [_TORCH, *(line for line in lines if line.strip() and not line.startswith(_REPLACED))]
         show_step("installing its packages", None)

@@ -131,15 +131,17 @@ def _map_hub_errors(preset: Preset, endpoint: str) -> Iterator[None]:
         raise ModelError(f"{preset.repository} at {endpoint} {problem}") from error
 
 
-def _problem(error: Exception, revision: str) -> str:
+def _problem(error: BaseException, revision: str) -> str:
     """The cause and the remedy; continues a sentence that begins with the repository's name."""
     from huggingface_hub import errors
 
+    if isinstance(error, errors.LocalEntryNotFoundError):  # of any failure of the first request for a file
+        error = error.__cause__ or error
     known = (
         (errors.GatedRepoError, "requires an agreement: accept it on its page, then run hf auth login"),
         (errors.RepositoryNotFoundError, "does not exist or is private: check its name, or run hf auth login"),
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
-        (errors.EntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
+        (errors.RemoteEntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
         (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it"),
         (_NO_HUB, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )

@@ -89,8 +89,8 @@ def unused_gpu(gpus: Iterable[Gpu], usable_kinds: Iterable[str]) -> Gpu | None:
 
     `usable_kinds` are the kinds of llama.cpp's devices: `gpu` has memory of its own, `igpu` shares the machine's.
     """
-    best = next(iter(gpus), None)
-    kinds = set(usable_kinds)
-    if best is None or "gpu" in kinds or ("igpu" in kinds and not best.memory):
+    listed, kinds = tuple(gpus), set(usable_kinds)
+    # a single GPU is the one that llama.cpp lists, even if its driver reports a part of the machine's memory as its own
+    if not listed or "gpu" in kinds or ("igpu" in kinds and (len(listed) == 1 or not listed[0].memory)):
         return None
-    return best
+    return listed[0]

@@ -35,6 +35,7 @@ from dg_lsp.models.checkpoint import (
     DIFFUSION_ARCHITECTURE,
     EMBEDDING,
     MODEL_TYPE,
+    name_of,
     read_checkpoint,
     read_json,
     read_vocabulary,
@@ -301,7 +302,7 @@ def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
         ModelUnsupportedError: another kind of model, or invalid settings.
     """
     try:
-        return _read_folder(folder, name or folder.resolve().name)
+        return _read_folder(folder, name or name_of(folder))
     except InputFileError as error:
         raise ModelError(str(error)) from error
     except DAMAGE as error:

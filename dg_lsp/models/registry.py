@@ -293,7 +293,8 @@ def forget(preset: Preset) -> None:
 def remove(preset: Preset) -> int:
     """Removes all files of a preset, parts of downloads and conversions too; returns the number of freed bytes."""
     freed = sum(path.stat().st_size for path in preset.folder.rglob("*") if path.is_file() and not path.is_symlink())
-    shutil.rmtree(preset.folder)
+    shutil.rmtree(preset.folder.resolve())  # it may be a link to a larger disk
+    preset.folder.unlink(missing_ok=True)
     return freed
 
 

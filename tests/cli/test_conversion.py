@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from dg_lsp.cli import models
 from dg_lsp.errors import ModelError
 from dg_lsp.gguf import read_header
 from dg_lsp.models import build_runtime, packages
+from dg_lsp.models.checkpoint import name_of
 from dg_lsp.runtime import Runtime
 
 
@@ -75,7 +77,8 @@ source, _, target, _, kind = sys.argv[1:]
 names = [name for name in os.listdir(source) if name.endswith(("config.json", ".py"))]
 texts = {name: open(os.path.join(source, name)).read() for name in names}
 with open(os.path.join(os.path.dirname(__file__), "seen.json"), "w") as file:
-    json.dump({name: json.loads(text) if text else None for name, text in texts.items()}, file)
+    seen = {name: json.loads(text) if text else None for name, text in texts.items()}
+    json.dump({"folder": os.path.basename(source), **seen}, file)
 print("INFO:hf-to-gguf:Loading", file=sys.stderr)
 if kind == "f32":
     sys.exit("ERROR:hf-to-gguf:Model Odd is not supported")
@@ -130,11 +133,23 @@ def test_another_checkpoint_is_converted_by_llama_cpps_script(dg_lsp, script, ch
     ((_, python, *command),) = script.calls
     assert command == ["install", "torch==2.13.0", "numpy~=2.2.6", "transformers==4.57.6"]
     assert python.startswith(str(tmp_path / "data"))
+    venv = script.seen.with_name("venv")
+    assert sys.platform == "win32" or (venv / "bin/python").is_symlink(), "a copied Python may not find its libpython"
     outcome = dg_lsp("models", "convert", checkpoint, "--type", "q8_0")
     assert outcome.out == "Coder-Q8_0.gguf\n"
     assert read_header(tmp_path / "Coder-Q8_0.gguf").tensors["blk.0.ffn_up.weight"].kind.name == "Q8_0"
     assert len(script.calls) == 1, "the environment is made once"
     assert {path.name for path in tmp_path.iterdir()} == {"Coder", "Coder.gguf", "Coder-Q8_0.gguf", "data"}
+
+
+def test_a_checkpoint_in_the_cache_of_hugging_face_has_the_name_of_its_repository(dg_lsp, script, checkpoint, tmp_path):
+    snapshot = tmp_path / "models--someone--Stable-DiffCoder/snapshots/c0ffee"
+    snapshot.parent.mkdir(parents=True)
+    checkpoint.rename(snapshot)
+    assert dg_lsp("models", "convert", snapshot).out == "Stable-DiffCoder.gguf\n"
+    assert json.loads(script.seen.read_text())["folder"] == "Stable-DiffCoder"
+    (snapshot / "Gemma.gguf").symlink_to("model.gguf")
+    assert name_of(snapshot / "Gemma.gguf") == "Gemma.gguf", "not the checksum that it links to"
 
 
 def test_a_failed_conversion_leaves_no_file(dg_lsp, script, checkpoint, tmp_path):
@@ -151,6 +166,7 @@ def test_a_checkpoints_code_is_not_shown_to_the_script(dg_lsp, script, checkpoin
         (checkpoint / name).write_text("")
     assert dg_lsp("models", "convert", checkpoint).code == 0
     assert json.loads(script.seen.read_text()) == {
+        "folder": "Coder",
         "config.json": {"architectures": ["LlamaForCausalLM"]},
         "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"},
     }

@@ -150,6 +150,16 @@ def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, monk
     assert (again.code, hub.requests) == (3, [])
 
 
+def test_the_files_of_a_folder_on_another_disk_are_removed_too(dg_lsp, tmp_path, hub):
+    (tmp_path / "disk").mkdir()
+    TINY.folder.parent.mkdir(parents=True)
+    TINY.folder.symlink_to(tmp_path / "disk")
+    dg_lsp("models", "pull", "tiny")
+    assert dg_lsp("models", "rm", "tiny").out == f"removed {TINY.folder} (6 MB)\n"
+    assert not (tmp_path / "disk").exists()
+    assert not TINY.folder.is_symlink()
+
+
 def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypatch):
     monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, sha256=""),))
     dg_lsp("models", "pull", "tiny")
@@ -163,7 +173,7 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypat
     assert "dg-maxi cannot be pulled or removed (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
-def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkeypatch, tmp_path):
+def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkeypatch, tmp_path, user_settings):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     dg_lsp("models", "pull", "tiny")
@@ -175,6 +185,8 @@ def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkey
     assert " on RTX, by estimate\n" in filled.err
     on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
     assert " on CPU, by estimate\n" in on_cpu.err
+    user_settings('[model]\ndevice = "cpu"\n')
+    assert " on CPU, by estimate\n" in dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json").err
     (tmp_path / "data/models/tiny" / registry.TESTED).unlink()
     assert dg_lsp("models", "show", "auto").facts["name"] == "dg-base"
 

@@ -10,6 +10,7 @@ import hub_server
 import presets
 import pytest
 import tiny_checkpoint
+from filelock import FileLock
 from huggingface_hub import constants
 
 from dg_lsp.cli import models
@@ -141,6 +142,18 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     assert stages() == (0, ["convert", "test"])
     assert hub.requests == []
     assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED}
+
+
+def test_a_pull_leaves_that_of_another_process_alone(dg_lsp, hub, monkeypatch):
+    monkeypatch.setattr(registry, "PRESETS", (TINY,))
+    part = TINY.folder / ".cache/part"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    with FileLock(TINY.record_path.with_suffix(".lock")):
+        outcome = dg_lsp("models", "pull", TINY.name)
+    assert outcome.code == 3
+    assert "tiny-dream is being pulled by another process: wait for it" in outcome.err
+    assert (part.exists(), hub.requests) == (True, [])
 
 
 def test_disk_and_memory_are_announced_before_the_download(dg_lsp, hub, monkeypatch):

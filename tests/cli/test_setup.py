@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import shlex
+import sys
 
 import hub_server
 import presets
@@ -110,6 +112,17 @@ def test_setup_goes_from_the_question_to_a_fill_and_the_settings_of_editors(dg_l
     assert (again.code, hub.requests) == (0, [])
     assert "tiny is on this machine already" in again.out
     assert "return -> " in again.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its paths have backslashes and other quotes")
+def test_the_settings_of_editors_have_the_path_of_the_program_as_it_is(monkeypatch, tmp_path):
+    program = tmp_path / "Jürgen's programs/dg-lsp"
+    program.parent.mkdir()
+    program.touch()
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    lines = setup.editor_settings("tiny", setup.measure().present[0]).splitlines()
+    assert f'    cmd = {{ "{program}", "lsp", "--stdio" }},' in lines
+    assert shlex.split(lines[-1].removeprefix("on the command line: "))[0] == str(program)
 
 
 @pytest.mark.parametrize("answer", [pytest.param("n\n", id="no"), pytest.param("", id="Ctrl-D")])

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -62,6 +63,12 @@ def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, childr
         message = show(dg_lsp, model, code=3).error(3)
         assert "Model.gguf ends its process (SIGABRT); it is damaged, or made to do harm" in message
     assert len(children) == 2
+
+
+def test_a_file_whose_test_the_system_ends_is_not_called_damaged(dg_lsp, model, monkeypatch):
+    killed = subprocess.CompletedProcess([], -signal.SIGKILL, b"")
+    monkeypatch.setattr(trial.subprocess, "run", lambda *_, **__: killed)
+    assert "ends its process (SIGKILL); memory may be short: close" in show(dg_lsp, model, code=3).error(3)
 
 
 def test_a_vocabulary_that_ends_the_process_at_some_text_is_refused(dg_lsp, tmp_path, monkeypatch):

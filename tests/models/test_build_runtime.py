@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -260,6 +261,20 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
     compile_wheel("cuda", packed, is_changed)
     assert installed == ["llama_cpp_python.whl"]
     assert list(target.parent.iterdir()) == []
+
+
+def test_cmake_finds_a_compiler_that_is_not_on_the_path(target, packed, tools, monkeypatch, tmp_path):
+    nvcc = tmp_path / "cuda/nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    cuda = {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc", str(nvcc)]}
+    monkeypatch.setitem(build_runtime.BACKENDS, "cuda", cuda)
+    monkeypatch.setattr(build_runtime, "run_pip", pip := Mock(side_effect=ModelError("stopped")))
+    with pytest.raises(ModelError, match="stopped"):
+        compile_wheel("cuda", packed, is_changed)
+    path = pip.call_args.kwargs["environment"]["PATH"].split(os.pathsep)
+    assert (path[0], path[-1]) == (os.environ["PATH"], str(nvcc.parent))
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_refusals_of_the_hub_are_explained(hub, failure, message):
         fetch(preset())
 
 
+@pytest.mark.parametrize("status", [403, 429, 500, 503])
+def test_a_hub_that_refuses_only_the_file_is_explained(hub, status):
+    hub.file_failure = (status, {})
+    with pytest.raises(ModelError, match=f"returned status {status}: try again later"):
+        fetch(preset())
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [

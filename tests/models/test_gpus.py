@@ -39,6 +39,7 @@ def test_the_gpus_that_nvidia_smi_lists_come_before_those_of_the_bus(monkeypatch
 
 
 CARD, SHARED = Gpu("nvidia", "RTX", 8 << 30), Gpu("intel", "Iris", 0)
+APU = Gpu("amd", "APU", 1 << 29)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,8 @@ CARD, SHARED = Gpu("nvidia", "RTX", 8 << 30), Gpu("intel", "Iris", 0)
         ((CARD, SHARED), ("cpu", "igpu"), CARD),
         ((SHARED,), ("cpu", "igpu"), None),
         ((SHARED,), ("cpu",), SHARED),
+        ((APU,), ("cpu", "igpu"), None),
+        ((APU,), ("cpu",), APU),
     ],
 )
 def test_a_gpu_is_unused_if_llama_cpp_has_no_device_as_good(gpus, usable, unused):

@@ -11,14 +11,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dg_lsp.backends.llamacpp.library import Device, gpus
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import ModelMemoryError, SettingsError, size_text
-from dg_lsp.gguf import GGUFHeader
+from dg_lsp.gguf import GGUFHeader, read_header
 from dg_lsp.settings import ModelSettings
 from dg_lsp.system import system_free
 
@@ -45,7 +45,9 @@ class Placement:
 
     def apply(self, params: Any, api: Any) -> Any:
         """Sets `split_mode`, `main_gpu` and `tensor_split`; returns what must live until the model is loaded."""
-        if not self.gpus:
+        if not self.gpus:  # llama.cpp would compute prompts on a GPU that holds no layers
+            params.main_gpu = -1
+            params.split_mode = api.LLAMA_SPLIT_MODE_NONE
             return None
         params.main_gpu = self.gpus[0]
         params.split_mode = api.LLAMA_SPLIT_MODE_LAYER if self.split else api.LLAMA_SPLIT_MODE_NONE
@@ -273,18 +275,17 @@ def estimate_context(
 
 
 def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -> tuple[MemoryEstimate, MemoryEstimate]:
-    """The weights of a file, and all memory that they and a first context need."""
-    size = sum(part.stat().st_size for part in split_parts(header.path))
-    if header.path.stat().st_size != size:  # of a split model, only the size is known
-        weights = MemoryEstimate(gpu=size) if gpu_layers else MemoryEstimate(host=size)
-        needed = MemoryEstimate()
-    else:
-        weights = weight_bytes(header, gpu_layers)
-        sizes = ModelSizes.of(header)
-        share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
-        length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
-        budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
-        needed = estimate_context(sizes, budget, length, gpu_share=share, flash=share > 0)
+    """The weights of a model, and all memory that they and a first context need."""
+    tensors = dict(header.tensors)
+    for part in {*split_parts(header.path)} - {header.path}:
+        tensors.update(read_header(part).tensors)
+    header = replace(header, tensors=tensors)
+    weights = weight_bytes(header, gpu_layers)
+    sizes = ModelSizes.of(header)
+    share = num_gpu_layers(gpu_layers, sizes.layers) / (sizes.layers + 1)
+    length = context_length or min(FIRST_TOKENS, sizes.trained_length or FIRST_TOKENS)
+    budget = ContextBudget(length, length, length, 512, 256, 1, 0)  # before the model's spec is known
+    needed = estimate_context(sizes, budget, length, gpu_share=share, flash=share > 0)
     # mapped weights count as well: every step reads all of them
     return weights, MemoryEstimate(needed.gpu + weights.gpu, needed.host + weights.host)
 

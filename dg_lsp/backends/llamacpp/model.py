@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
+import attrs
 import numpy as np
 
 from dg_lsp import gguf
@@ -25,6 +26,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     choose_placement,
     estimate_load,
     num_gpu_layers,
+    split_parts,
 )
 from dg_lsp.canvas.layout import TokenIds, concat, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
@@ -51,7 +53,7 @@ def checked_header(path: Path, source: Path | None = None) -> GGUFHeader:
     if path.is_dir():
         raise ModelError(f"{path} is a directory; name the GGUF file in it")
     header = read_header(path, source)
-    if not header.tensors:
+    if not header.tensors and split_parts(path) == [path]:  # the first part of a split model may have only metadata
         raise ModelError(f"{path} has a vocabulary but no weights; name a complete model")
     if (layers := ModelSizes.of(header).layers) > MAX_LAYERS:
         raise ModelUnsupportedError(f"{path} has {layers} layers, llama.cpp supports {MAX_LAYERS}; use another model")
@@ -65,8 +67,7 @@ def _check_tokenizer(header: GGUFHeader) -> None:
     if name not in _TOKENIZERS:
         problem = f"has a tokenizer of the kind {escaped(name[:40])!r}, which dg-lsp does not support"
         raise ModelUnsupportedError(f"{header.path} {problem}; use another model")
-    vocabulary = header.read("tokenizer.ggml.tokens")
-    if name != _SENTENCEPIECE or not isinstance(vocabulary, list):
+    if name != _SENTENCEPIECE or not isinstance(vocabulary := header.read("tokenizer.ggml.tokens"), list):
         return
     tokens = {*vocabulary}
     for byte in range(256):
@@ -96,21 +97,12 @@ class LlamaModel:
         api = native.api
         self._api = api
         self.path = path
-        self.size_bytes = path.stat().st_size
+        self.size_bytes = sum(part.stat().st_size for part in split_parts(path))
         params = api.llama_model_default_params()
-        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
-        params.n_gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
+        params.n_gpu_layers = self._place(header, settings)
         params.check_tensors = check_tensors
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in api.llama_print_system_info()
-        self.on_gpu = params.n_gpu_layers != 0
-        """Whether any layer is on a GPU."""
-        self.weights, needed = estimate_load(
-            header, gpu_layers=params.n_gpu_layers, context_length=settings.context_length
-        )
-        listed = gpus() if self.on_gpu else ()
-        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
-        check_fits(str(path), needed, ADVICE, placement=self.placement)
         shares = self.placement.apply(params, api)
         alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
         is_mapped = self.size_bytes >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
@@ -124,11 +116,31 @@ class LlamaModel:
                 opened = copies.enter_context(aliased_copy(header, alias))
                 header = read_header(opened)
             native.problems.clear()
-            self._handle: Any = api.llama_model_load_from_file(str(opened).encode(), params)
+            self._handle: Any = api.llama_model_load_from_file(os.fsencode(opened), params)
         del shares
         if not self._handle:
             raise load_error(path, native.problems)
         self._read(header, params.n_gpu_layers)
+
+    def _place(self, header: GGUFHeader, settings: ModelSettings) -> int:
+        """Chooses the devices of the weights and checks their memory; returns the number of layers on GPUs.
+
+        `auto` chooses the processor if the GPUs have too little free memory, as `selection.place` does.
+        """
+        wants_gpu = settings.gpu_layers != 0 and settings.device != "cpu"
+        gpu_layers = settings.gpu_layers if wants_gpu and has_gpu() else 0
+        self.on_gpu = gpu_layers != 0
+        """Whether any layer is on a GPU."""
+        self.weights, needed = estimate_load(header, gpu_layers=gpu_layers, context_length=settings.context_length)
+        listed = gpus() if self.on_gpu else ()
+        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
+        try:
+            check_fits(str(header.path), needed, ADVICE, placement=self.placement)
+        except ModelMemoryError:
+            if not self.on_gpu or settings.device != "auto":
+                raise
+            return self._place(header, attrs.evolve(settings, device="cpu"))
+        return gpu_layers
 
     def _read(self, header: GGUFHeader, gpu_layers: int) -> None:
         """Reads the properties of the loaded model; refuses and frees one that cannot denoise a canvas."""

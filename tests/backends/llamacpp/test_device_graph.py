@@ -1,12 +1,15 @@
 """Devices of ggml: which one computes, and how fast it is."""
 
 import itertools
+import json
+from unittest.mock import Mock
 
 import pytest
 
 from dg_lsp.backends.llamacpp import device_graph
 from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
 from dg_lsp.backends.llamacpp.library import Device
+from dg_lsp.errors import BackendError
 
 
 def test_the_best_run_of_the_processor_counts(monkeypatch):
@@ -34,3 +37,13 @@ def test_device_has_the_number_that_llama_cpp_has_for_it(monkeypatch, listed, nu
     monkeypatch.setattr(device_graph.functions(), "backend_dev_init", lambda *_: "backend")
     device = GraphDevice.open(GPU_KINDS, number)
     assert found is None if device is None else (device.native, device.memory_free) == (found, 100 + found)
+
+
+def test_the_devices_are_printed_if_one_has_no_memory_for_the_measurement(monkeypatch, capsys):
+    speeds = [device_graph.DeviceSpeed(20e9, 80e9), BackendError("the device has no memory")]
+    monkeypatch.setattr(device_graph, "measure", Mock(side_effect=speeds))
+    monkeypatch.setattr("sys.argv", ["device_graph", "speed"])
+    device_graph.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["cpu"]["bytes_per_second"], answer["gpu"]) == (20e9, None)
+    assert answer["devices"]

@@ -18,13 +18,14 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     check_fits,
     context_budget,
     estimate_context,
+    estimate_load,
     num_gpu_layers,
     split_parts,
     weight_bytes,
 )
 from dg_lsp.canvas.spec import UniformSampling
-from dg_lsp.errors import ModelMemoryError
-from dg_lsp.gguf import read_header
+from dg_lsp.errors import ModelError, ModelMemoryError
+from dg_lsp.gguf import Value, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
 
 GB, MIB = 10**9, 1 << 20
@@ -163,6 +164,25 @@ def test_split_model_has_all_parts_whatever_its_name_is(tmp_path):
     for path in (*parts, tmp_path / "m1-00001-of-00003.gguf"):
         path.touch()
     assert split_parts(parts[1]) == parts
+
+
+def test_a_split_model_needs_what_the_whole_one_needs(tiny_path, tmp_path, opened):
+    whole = read_header(tiny_path)
+    tensors = [copied(tensor) for tensor in whole.tensors.values()]
+    parts = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for number, (values, stored) in enumerate([(whole.values, []), ({}, tensors)]):
+        keys = {"split.no": Value(2, bytes([number, 0])), "split.count": Value(2, bytes([2, 0]))}
+        keys["split.tensors.count"] = Value(5, len(tensors).to_bytes(4, "little"))
+        with parts[number].open("wb") as file:
+            write_gguf(file, {**values, **keys}, stored)
+    split = read_header(parts[0])
+    for layers in (0, 1, -1):
+        expected = estimate_load(whole, gpu_layers=layers, context_length=0)
+        assert estimate_load(split, gpu_layers=layers, context_length=0) == expected
+    assert opened(LlamaModel(parts[0], CPU)).size_bytes == sum(path.stat().st_size for path in parts)
+    parts[1].unlink()
+    with pytest.raises(ModelError, match="has a vocabulary but no weights"):
+        LlamaModel(parts[0], CPU)
 
 
 @pytest.mark.parametrize("smallest", [0, 1 << 40], ids=["mapped file", "read file"])

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 import tempfile
 from unittest.mock import Mock
 
@@ -33,6 +34,13 @@ def test_properties_of_a_model(write_model, tmp_path):
     for call in (lambda: loaded.native, lambda: loaded.tokenizer.encode("x"), lambda: loaded.tokenizer.decode([9])):
         with pytest.raises(BackendError, match="closed"):
             call()
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="names of files are Unicode there")
+def test_a_file_whose_name_is_not_unicode_is_loaded(tiny_path, tmp_path, opened):
+    path = tmp_path / os.fsdecode(b"\xff.gguf")
+    path.symlink_to(tiny_path)
+    assert opened(LlamaModel(path, CPU)).vocab_size == 268
 
 
 @pytest.mark.parametrize("architecture", ["nonsense", "bert", "mamba"])

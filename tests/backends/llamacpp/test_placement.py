@@ -1,5 +1,6 @@
 """Which GPUs hold a model, with made-up devices."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,8 @@ def test_the_parameters_of_llama_cpp_follow_the_placement():
     params = api.llama_model_default_params()
     choose_placement("gpu:1", PAIR, GB).apply(params, api)
     assert (params.split_mode, params.main_gpu, bool(params.tensor_split)) == (api.LLAMA_SPLIT_MODE_NONE, 1, False)
+    CPU.apply(params, api)
+    assert (params.split_mode, params.main_gpu) == (api.LLAMA_SPLIT_MODE_NONE, -1), "a context uses no GPU either"
     three = SimpleNamespace(
         LLAMA_SPLIT_MODE_LAYER=api.LLAMA_SPLIT_MODE_LAYER, LLAMA_SPLIT_MODE_NONE=0, llama_max_devices=lambda: 4
     )
@@ -73,6 +76,17 @@ def test_memory_is_compared_with_the_chosen_gpu_alone(monkeypatch):
         LlamaModel(path, ModelSettings(device="gpu:1"))
     with pytest.raises(SettingsError, match="lists 2 GPUs"):
         LlamaModel(path, ModelSettings(device="gpu:2"))
+
+
+@pytest.mark.parametrize("device", ["auto", "gpu", "gpu:0"])
+def test_a_model_runs_on_the_processor_if_the_gpu_is_full_unless_a_gpu_is_wanted(monkeypatch, device):
+    for module in ("model", "memory_estimate"):
+        monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: (Device("full", "gpu", 1, GB),))
+    monkeypatch.setattr(model_module, "has_gpu", lambda: True)
+    with nullcontext() if device == "auto" else pytest.raises(ModelMemoryError, match="full has 0 MB free"):
+        loaded = LlamaModel(BUNDLED[0].path, ModelSettings(device=device))
+        assert (loaded.placement, loaded.on_gpu, loaded.gpu_share, loaded.weights.gpu) == (CPU, False, 0, 0)
+        loaded.close()
 
 
 def test_without_a_gpu_a_named_one_is_an_error_and_the_processor_is_not(monkeypatch):
