@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 
+PADDED = 64  # tokens
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
     """Shape of a network."""
@@ -129,12 +132,15 @@ def _attend_documents(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tenso
 
 def _attend_causally(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """One document, q (H, n, d) over k, v (G, n, d), in dense products: the backward pass of torch's fused attention
-    takes two to three times as long on a CPU."""
+    takes two to three times as long on a CPU. Lengths are multiples of `PADDED`, because oneDNN compiles a kernel for
+    each new length."""
+    length = q.shape[1]
+    q, k, v = (F.pad(x, (0, 0, 0, -length % PADDED)) for x in (q, k, v))
     heads, n, d = q.shape
     scores = (q * d**-0.5).reshape(len(k), -1, d) @ k.transpose(-1, -2)  # the heads of a group share its keys
     future = scores.new_full((n, n), float("-inf")).triu(1)
     weights = (scores.view(len(k), -1, n, n) + future).softmax(-1)
-    return (weights.to(v.dtype).view(len(k), -1, n) @ v).view(heads, n, d)
+    return (weights.to(v.dtype).view(len(k), -1, n) @ v).view(heads, n, d)[:, :length]
 
 
 def _attend_canvases(q: Tensor, k: Tensor, v: Tensor, mask: DenseMask) -> Tensor:
