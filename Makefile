@@ -83,7 +83,8 @@ sbom: $(DEV)  ## write dist/dg-lsp.cdx.json (CycloneDX) and dist/licences.md of 
 	$(BIN)/python tests/dependencies.py sbom dist
 
 docs: $(DEV)  ## write docs/ as a static site into dist/site; a dead link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@# not --quiet: --strict does not count the warnings that it hides
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 release: docs editors  ## build what is published into dist/, and test each file in an empty environment
 	$(BIN)/python packaging/release.py

@@ -342,9 +342,9 @@ def copied(tensor: StoredTensor, name: str | None = None) -> Tensor:
     def blocks() -> Iterable[bytes]:
         with map_file_errors(tensor.path), tensor.path.open("rb") as file:
             file.seek(tensor.start)
-            left = tensor.size
-            while left and (block := file.read(min(left, BLOCK_BYTES))):
-                left -= len(block)
+            num_left = tensor.size
+            while num_left and (block := file.read(min(num_left, BLOCK_BYTES))):
+                num_left -= len(block)
                 yield block
 
     return Tensor(name or tensor.name, tensor.shape, tensor.kind, blocks)

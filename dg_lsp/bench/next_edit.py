@@ -131,7 +131,7 @@ def cases_of(change: FileChange) -> Iterator[NextEditCase]:
 
 def moved(edit: Change, made: Iterable[Change]) -> Change:
     """The edit in the text after other edits of the same text."""
-    growth = sum(len(other.text) - (other.end - other.start) for other in made if other.start < edit.start)
+    growth = sum(len(change.text) - (change.end - change.start) for change in made if change.start < edit.start)
     return Change(edit.start + growth, edit.end + growth, edit.text)
 
 

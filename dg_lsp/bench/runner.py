@@ -62,7 +62,7 @@ Progress = Callable[[str, int, int], AbstractContextManager[Callable[[int], obje
 class RequestOptions:
     """Options of the requests, the same for all contenders.
 
-    Without a deadline the fill always ends. After the early stop whole lines are enough; 0 is never, None the setting.
+    Without a deadline every fill runs to its end. After the early stop whole lines are enough; 0: never; None: as set.
     """
 
     length: LengthHint = "none"
@@ -129,7 +129,7 @@ class EngineContender:
 
     name: str
     engine: Engine
-    decoder: DecoderName | None = None  # none takes the setting
+    decoder: DecoderName | None = None  # None: that of the settings
     options: RequestOptions = DEFAULT_OPTIONS
     notes: Sequence[str] = ()
 
@@ -273,7 +273,7 @@ class RunFile:
         """Opens, creates or continues the file.
 
         Raises:
-            InputFileError: the file is not writable, or no run with this header.
+            InputFileError: the file is not writable, or holds a run with another header.
         """
         self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""

@@ -55,7 +55,7 @@ from dg_lsp.settings import parse_settings
 from dg_lsp.system import NEUTRAL_FOLDER, free_disk, python_command, python_environment, system_free
 
 _TEST_SECONDS = 20.0
-"""Limit of the test fill: an unfinished one shows as well that the model runs."""
+"""Limit of the test fill: an unfinished fill shows just as well that the model runs."""
 _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
 _HEADER = ("model", "here", "fits here", "size", "made for", "licence")
@@ -281,7 +281,7 @@ def try_model(name: str) -> None:
 
     An empty completion is a warning: the model runs, but a trained one completes this line.
     """
-    # the command has reported what is ignored of the files
+    # the command has already reported which keys of the settings files it ignores
     settings = configure(ModelOptions(model=name).tree, lambda _: None)
     try:
         with loading.timed_engine(settings, "python") as (engine, load_ms):

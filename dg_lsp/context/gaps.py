@@ -61,13 +61,13 @@ def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
         gaps |= set(_in_lines(text, language.comment or "#"))
     inside = (gap for gap in sorted(gaps) if start <= gap.start and gap.end <= end)
     mark = re.escape(language.comment or "#")
-    more = re.compile(rf"(?:[ \t]*(?:\r\n?|\n)[ \t]*{mark}(?!{_TODO.pattern})[^\r\n]*)*")
-    return tuple(_merged(text, [_continued(text, gap, more, end) if gap.hint else gap for gap in inside]))
+    lines_below = re.compile(rf"(?:[ \t]*(?:\r\n?|\n)[ \t]*{mark}(?!{_TODO.pattern})[^\r\n]*)*")
+    return tuple(_merged(text, [_continued(text, gap, lines_below, end) if gap.hint else gap for gap in inside]))
 
 
-def _continued(text: str, gap: Gap, more: re.Pattern[str], end: int) -> Gap:
+def _continued(text: str, gap: Gap, lines_below: re.Pattern[str], end: int) -> Gap:
     """The gap of a comment with the lines below that go on with the comment."""
-    match = more.match(text, gap.end, end)
+    match = lines_below.match(text, gap.end, end)
     last = match.end() if match else gap.end
     return Gap(gap.start, last, text[gap.start : last])
 

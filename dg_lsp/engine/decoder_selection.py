@@ -28,7 +28,7 @@ VERIFIED_TOKENS = 4  # tokens of a pass that verifies a draft: the newest token,
 _PROMPT_TOKENS = 32
 _ROUNDS = 4
 _ENOUGH_MS = 100.0
-"""Measurements of a kind of pass: so many, or of so much time together, which a short delay hardly changes."""
+"""A kind of pass is measured so many times, or for so long that a short delay hardly changes the result."""
 _TYPED_TOKENS, _LINE_TOKENS = 16, 10
 """Of a line that is completed while the user types: tokens of the prompt that are not cached, and of the line."""
 _USUAL_MS = 5.0  # of a pass, where costs were not measured
@@ -125,7 +125,7 @@ class DecoderSelection:
 
     spec: ModelSpec
     costs: StepCosts | None
-    """Without costs, `auto` is diffusion on one canvas where the model has one, and speculative for a drafter."""
+    """Without costs, `auto` is `speculative` for a drafter, else `diffusion`, or `autoregressive` without a canvas."""
     kind: PositionKind
     num_missing: int = 0  # prompt tokens that are not cached
 
@@ -208,7 +208,7 @@ class DecoderSelection:
             (row.checks, costs.extend(VERIFIED_TOKENS)),
             (row.canvases, costs.predict(length)),
         )
-        passes_ms = sum(num * ms for num, ms in kinds if num)  # a pass that the model has not is infinitely slow
+        passes_ms = sum(num * ms for num, ms in kinds if num)  # a kind of pass that the model lacks is infinitely slow
         return (self.num_missing * costs.prompt_token + passes_ms) / row.hits
 
 
@@ -218,16 +218,16 @@ def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: 
     The setting is for automatic completions: a user who requests some waits for them, and they do not depend on the
     costs that were measured at load.
     """
-    wanted = request.early_stop_ms
-    if wanted is None:
-        wanted = 0.0 if request.priority is Priority.INVOKED else settings.early_stop_ms
-    return wanted if wanted and deadline < math.inf else math.inf
+    stop_ms = request.early_stop_ms
+    if stop_ms is None:
+        stop_ms = 0.0 if request.priority is Priority.INVOKED else settings.early_stop_ms
+    return stop_ms if stop_ms and deadline < math.inf else math.inf
 
 
 def canvas_length(
     spec: ModelSpec, max_lines: int | None, layout: Layout = OPEN, *, is_infill: bool = False, least: int = 0
 ) -> int:
-    """Tokens of a canvas: the spec's, or else the model's shortest for `least`, or for so many lines and frozen tokens.
+    """Tokens of a canvas: the length that is set, else the shortest that holds `least`, or the lines and frozen tokens.
 
     Raises:
         RequestError: it has no room for a fill.
@@ -289,7 +289,7 @@ DEFAULTS = tuple(
 )
 """For models whose file has no such table: passes of a 5 M model at 151 positions, all decoders equally often right.
 
-Those of a text are of the same model, but `prompt-lookup` of dg-base, whose texts repeat themselves less. Those of
+Those of a text are of the same model, except for `prompt-lookup`: there of dg-base, whose texts repeat less. Those of
 `speculative` are a canvas and a check for every 12 tokens, because Nemotron is published as 6.1 times faster than token
 by token.
 """

@@ -194,10 +194,10 @@ def check_tools(backend: str) -> list[str]:
         raise UsageError(f"no backend {backend!r}: use {', '.join(BACKENDS)}")
     if backend == "metal" and sys.platform != "darwin":
         raise UsageError("Metal exists only on macOS: use another --backend")
-    found = [] if sys.platform == "win32" else [_find_compiler()]  # there CMake finds Visual Studio
+    programs = [] if sys.platform == "win32" else [_find_compiler()]  # there CMake finds Visual Studio
     if tools := BACKENDS[backend].get("tools"):
-        found.append(_find_program(tools, BACKENDS[backend]["advice"]))
-    return [str(Path(program).parent) for program in found]
+        programs.append(_find_program(tools, BACKENDS[backend]["advice"]))
+    return [str(Path(program).parent) for program in programs]
 
 
 def _find_compiler() -> str:

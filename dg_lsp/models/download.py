@@ -61,7 +61,7 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
 
-        # it reports coding agents and the version of torch otherwise, and fetches a list of such agents
+        # else it fetches a list of coding agents, and reports which of them runs it and the version of torch
         constants.HF_HUB_DISABLE_TELEMETRY = True
         address = urlsplit(endpoint)
         # the user's token travels encrypted, or stays on this machine
@@ -85,8 +85,8 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
             api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
             _check(preset.folder, file, preset.repository)
     # the hub may report no checksum
-    known = (replace(file, sha256=file.sha256 or file_sha256(preset.folder / file.path)) for file in files)
-    return DownloadRecord(preset.repository, commit, tuple(known))
+    hashed = (replace(file, sha256=file.sha256 or file_sha256(preset.folder / file.path)) for file in files)
+    return DownloadRecord(preset.repository, commit, tuple(hashed))
 
 
 def _fetch_wheels(preset: Preset) -> DownloadRecord:

@@ -436,7 +436,7 @@ class MetadataKeys:
         return lengths
 
     def languages(self) -> tuple[str, ...]:
-        """`dg.languages`; without it, those of dg-mini for its `general.name`, else none."""
+        """The ids in `dg.languages`; without this key, Python where `general.name` is dg-mini, else none."""
         if "dg.languages" not in self.metadata:
             return ("python",) if self.metadata.get("general.name") == MINI else ()
         names = tuple(name.strip() for name in self.text("dg.languages").split(","))

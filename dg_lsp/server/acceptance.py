@@ -26,7 +26,7 @@ MAX_OFFERED = 256
 MIN_INSERTED = 3
 """A change with fewer characters, blanks excluded, is typed by hand."""
 _MAX_REFERENCE = 1000
-"""Characters that are read beyond the length of an item."""
+"""Characters that are read beyond twice the length of the longest item."""
 _WORD = re.compile(r"\w+")
 _INVOKED = "invoked"  # trigger of a request by the user
 

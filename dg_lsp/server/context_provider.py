@@ -32,7 +32,7 @@ NEAR_CHARS = 1600
 NEAR_LINES = 16
 """Lines that the cursor may move before other snippets replace those that were collected."""
 READY_LINES = 12
-"""Lines after which the other snippets are collected, because their prompt is decoded in idle time."""
+"""Lines that the cursor moves before the next snippets are collected: idle time decodes the prompt with them."""
 EDIT_LINES = 8
 """Lines shown on each side of an edited line."""
 MAX_EDITS = 16
@@ -44,7 +44,7 @@ SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
 _Collected = tuple[Snapshot, Snippet]
-"""A snippet and the document that it is from, without its text."""
+"""The document that a snippet is from, but without the text of the document, and the snippet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ContextProvider:
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
         self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
-        """Windows of the open files that were searched last, and the version that they are from.
+        """By URI, of the open files that were searched last: the version that was searched, and its windows.
 
         Making them takes about 7 ms for a file of 600 lines, and comparing them 0.3 ms.
         """
@@ -143,10 +143,10 @@ class ContextProvider:
                 yield _collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
-        known = self._windows.get(document.uri)
-        if known is None or known[0] != document.version:
-            known = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
-        return known
+        windows = self._windows.get(document.uri)
+        if windows is None or windows[0] != document.version:
+            windows = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
+        return windows
 
     def _keep_last_edit(self) -> None:
         """Records the lines around the last edit as they are now."""

@@ -50,7 +50,7 @@ KIND = "refactor.rewrite.dg-lsp"
 MAX_FIXES, MAX_TITLE = 3, 60
 """Quick fixes of a selection, and characters of an instruction in a title."""
 TEST_SECONDS = 60.0
-"""After which a run of a test is killed."""
+"""A run of a test that takes longer is killed."""
 ResultT = TypeVar("ResultT")
 Work = Callable[[Callable[[str], None]], Awaitable[ResultT]]
 
@@ -303,7 +303,7 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Work[
 
 
 def _show_instruction_note(ls: Server, request: RewriteRequest) -> None:
-    """Shows what a model that follows no instructions makes of the one in the request."""
+    """Tells the user what a model that follows no instructions does with the instruction of the request."""
     engine = ls.engine(of_rewrites=not request.gaps)
     if engine is not None and (
         note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
@@ -353,7 +353,7 @@ async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], la
 
 
 def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction]:
-    """The actions for a selection or a cursor; none in an excluded document or a language that their model lacks."""
+    """The actions for a selection or a cursor; none in an excluded document or a language that no model knows."""
     document = ls.documents.get(params.text_document.uri)
     fills = ls.eligibility(document.snapshot()) if document is not None else None
     if document is None or fills is None or fills.cause is Cause.EXCLUDED:
@@ -391,18 +391,18 @@ def _selection_actions(
 
 
 def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    """The rewrites by an instruction and by a test, if the client has an input box for it.
+    """The rewrites by an instruction and by a test, if the client has input boxes for them.
 
     An instruction needs a model that follows it, a test an editor that trusts the folder.
     """
     experimental = ls.client_capabilities.experimental
     engine = ls.engine(of_rewrites=True)
-    ours = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-    declared = ours.get("commands") or () if isinstance(ours, dict) else ()
+    capability = experimental.get("dgLsp") if isinstance(experimental, dict) else None
+    commands = capability.get("commands") or () if isinstance(capability, dict) else ()
     actions = []
-    if ASK in declared and (engine is None or engine.follows_instructions):
+    if ASK in commands and (engine is None or engine.follows_instructions):
         actions.append(_action("Rewrite selection…", ASK, argument))
-    if ASK_TEST in declared and not ls.is_restricted:
+    if ASK_TEST in commands and not ls.is_restricted:
         actions.append(_action("Fix the failing test…", ASK_TEST, argument))
     return actions
 

@@ -84,7 +84,7 @@ class Status:
 
 
 def canvas_sender(notify: Callable[[str, Any], None], uri: str) -> OnFrame:
-    """A function for the model's thread, which sends `dg-lsp/denoising` after each pass for a document."""
+    """The function that the model's thread calls after each pass: it sends `dg-lsp/denoising` for a document."""
     loop = asyncio.get_running_loop()
 
     def send(frame: Frame) -> None:
@@ -121,7 +121,7 @@ class Explanation:
 
     @classmethod
     def of(cls, eligibility: Eligibility) -> Self | None:
-        """Why nothing is computed; None where a completion is."""
+        """Why the model is not asked; None where it is."""
         return None if eligibility.cause is None else cls(eligibility.cause, eligibility.sentence)
 
 
@@ -150,5 +150,5 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
 
 
 def _percent(share: float) -> str:
-    """Below 10 % with three digits, so that a share just below the usual limit differs from it."""
+    """Below 10 % with three digits: 7.96 % must not be shown as 8 %, the usual limit."""
     return f"{100 * share:.3g} %" if share < 0.1 else f"{100 * share:.0f} %"

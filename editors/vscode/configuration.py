@@ -163,9 +163,9 @@ def properties() -> Iterator[tuple[str, dict[str, Any]]]:
         if not name.startswith(NOT_IN_EDITORS):
             scope = {"scope": "machine"} if key.startswith(NOT_IN_WORKSPACES) else {}
             described = schema(field)
-            for one in (described, described.get("items", {})):
-                if choices := one.get("enum"):
-                    one["enumDescriptions"] = [CHOICES[name][choice] for choice in choices]
+            for part in (described, described.get("items", {})):
+                if choices := part.get("enum"):
+                    part["enumDescriptions"] = [CHOICES[name][choice] for choice in choices]
             yield key, {**described, **scope, "markdownDescription": sentences(kind)[field.name]}
 
 
@@ -186,7 +186,7 @@ def bounds(validator: Any) -> dict[str, Any]:
     """The keywords of JSON schema for a validator of attrs; none for a validator without such keywords."""
     match type(validator).__name__:
         case "_AndValidator":
-            return {key: value for one in validator._validators for key, value in bounds(one).items()}  # noqa: SLF001
+            return {key: value for part in validator._validators for key, value in bounds(part).items()}  # noqa: SLF001
         case "_NumberValidator":
             names = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
             return {names[validator.compare_op]: validator.bound}

@@ -163,7 +163,7 @@ def mixture(
     mass: float,
     vocab_size: int,
 ) -> Mixture:
-    """The tokens that hold at least `mass` at some position, as few as possible, for all positions.
+    """One set of tokens for all positions, as small as possible, that holds at least `mass` at each of them.
 
     The most probable tokens of L positions and their probabilities, the highest first, have the shape (L, K). At the
     positions `short`, shape (S,), they hold less than `mass`. `weights`, shape (S, V), are relative to the best token,
