@@ -154,7 +154,7 @@ local function step(bufnr)
     return
   end
   M.clear(bufnr)
-  vim.cmd("let &undolevels = &undolevels") -- a separate step for `u`
+  vim.cmd("let &g:undolevels = &g:undolevels") -- a separate step for `u`
   local text_edit = { range = state.edit.range, newText = state.edit.text }
   vim.lsp.util.apply_text_edits({ text_edit }, bufnr, state.client.offset_encoding)
   client_of.run(state.client, state.edit.command, bufnr)
