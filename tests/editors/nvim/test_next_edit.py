@@ -73,6 +73,14 @@ def test_tab_works_in_insert_mode_behind_code(edited):
     edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
 
 
+def test_tab_opens_the_folds_around_the_edit(edited):
+    edited.nvim.command("2,3fold | 2,4fold")
+    wait_shown(edited, 1, cursor_row=0)
+    edited.keys("<Tab>")
+    wait_shown(edited, 1)
+    assert edited.lua("return vim.fn.foldclosed('.')") == -1
+
+
 def test_tab_indents_where_only_blanks_precede_the_cursor(edited):
     edited.nvim.command("setlocal expandtab shiftwidth=4 softtabstop=4")
     wait_shown(edited, 1, cursor_row=0)

@@ -103,6 +103,7 @@ local function jump(bufnr)
   state.is_there = true
   vim.cmd("normal! m'")
   vim.api.nvim_win_set_cursor(0, { state.row + 1, state.col })
+  vim.cmd("silent! foldopen!")
   draw(bufnr)
 end
 
