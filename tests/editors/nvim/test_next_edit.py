@@ -81,6 +81,15 @@ def test_tab_opens_the_folds_around_the_edit(edited):
     assert edited.lua("return vim.fn.foldclosed('.')") == -1
 
 
+@pytest.mark.parametrize("command", ["DgToggle", "DgSnooze"])
+def test_the_edit_is_hidden_while_ghost_text_is_off(edited, command):
+    wait_shown(edited, 1, cursor_row=0)
+    edited.nvim.command(command)
+    is_hidden = edited.lua(DRAWN) == [[], []]
+    edited.nvim.command("DgToggle")
+    assert is_hidden
+
+
 def test_tab_indents_where_only_blanks_precede_the_cursor(edited):
     edited.nvim.command("setlocal expandtab shiftwidth=4 softtabstop=4")
     wait_shown(edited, 1, cursor_row=0)

@@ -79,6 +79,7 @@ local function stop_requests(bufnr)
   stop_timer(bufnr)
   requests.cancel(bufnr)
   ghost_text.forget(bufnr)
+  next_edit.hide(bufnr)
 end
 
 ---@param client_id integer
@@ -123,7 +124,7 @@ local function set_on(is_on)
   vim.cmd.redrawstatus()
 end
 
---- Turns ghost text on or off in all buffers.
+--- Turns ghost text, and next edits that are not requested, on or off in all buffers.
 function M.toggle()
   set_on(not M.is_on)
   vim.notify("dg-lsp: ghost text is " .. (M.off() or "on"))

@@ -190,6 +190,13 @@ function M.dismiss()
   return true
 end
 
+--- Hides the edit that is shown, and one that is requested; it may be proposed again.
+---@param bufnr integer
+function M.hide(bufnr)
+  numbers[bufnr] = (numbers[bufnr] or 0) + 1
+  M.clear(bufnr)
+end
+
 --- Proposes an edit once the user pauses.
 local function propose_soon(bufnr)
   if timers[bufnr] and not timers[bufnr]:is_closing() then
