@@ -139,6 +139,15 @@ def test_files_in_no_project_share_a_server(editor):
     assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
 
 
+def test_a_buffer_without_a_name_has_no_server(editor):
+    editor.open()
+    editor.nvim.command("enew | setlocal filetype=python")
+    assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })") == 0
+    editor.nvim.command("write named.py")
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
+
+
 def test_the_lua_is_formatted_with_stylua():
     modules = Path(sys.prefix) / "editors" / "stylua"
     node = next(

@@ -161,8 +161,17 @@ function M.off()
   return not M.is_on and "off" or nil
 end
 
---- Starts the server for ordinary buffers with a file type, or with one of its `filetypes` where the user sets these.
+--- Starts the server for named buffers with a file type, or with one of its `filetypes` where the user sets these.
 function M.enable()
+  -- a buffer has no file type yet when it is added, unless `:write NAME` has named it; `:file NAME` is BufFilePost
+  vim.api.nvim_create_autocmd({ "BufAdd", "BufFilePost" }, {
+    group = vim.api.nvim_create_augroup("dg_lsp_name", {}),
+    callback = function(event)
+      if vim.bo[event.buf].filetype ~= "" and not client_of.of(event.buf) then
+        M.enable()
+      end
+    end,
+  })
   if vim.lsp.enable then
     vim.lsp.enable(client_of.NAME)
     return
@@ -180,7 +189,7 @@ function M.enable()
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
     pattern = config.filetypes,
     callback = function(event)
-      if vim.bo[event.buf].buftype ~= "" then
+      if vim.bo[event.buf].buftype ~= "" or vim.api.nvim_buf_get_name(event.buf) == "" then
         return
       end
       config.root_dir = vim.fs.root(event.buf, config.root_markers)
