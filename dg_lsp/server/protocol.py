@@ -61,7 +61,8 @@ class Protocol(LanguageServerProtocol):
     def receive(self, body: bytes) -> None:
         """Handles the body of one message."""
         try:
-            data = json.loads(body, parse_constant=_reject_constant)
+            # buffers of Neovim may have bytes that are not UTF-8
+            data = json.loads(body.decode("utf-8", "replace"), parse_constant=_reject_constant)
         except (ValueError, RecursionError):
             self._reject({}, exceptions.JsonRpcParseError())
             return

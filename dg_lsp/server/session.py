@@ -281,6 +281,7 @@ class Server(LanguageServer):
             self.documents.close(uri)
             self.cancel_stale(uri)
             self._cursors.pop(uri, None)
+        self.update_status()
         self.settle()
 
     def configure(self, settings: Settings) -> bool:
@@ -299,11 +300,11 @@ class Server(LanguageServer):
         return False
 
     def update_status(self) -> None:
-        """Reports whether the active document is excluded, or in a language that the model does not know."""
-        document = self.documents.get(self.active_document)
-        if document is None or self.status.state in (State.LOADING, State.ERROR):
+        """Reports whether the active document is open and excluded, or in a language that the model does not know."""
+        if self.status.state in (State.LOADING, State.ERROR):
             return
-        eligibility = self.eligibility(document.snapshot())
+        document = self.documents.get(self.active_document)
+        eligibility = Eligibility() if document is None else self.eligibility(document.snapshot())
         self.status.update(state=State(eligibility.cause or State.READY), message=eligibility.reason)
 
     def focus(self, uri: str) -> None:

@@ -61,14 +61,14 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "dg-lsp.trace.server": {
         "type": "string",
-        "enum": ["off", "messages", "verbose"],
+        "enum": ["messages", "verbose"],
         "enumDescriptions": [
-            "No messages.",
             "The name and the time of each message.",
-            "Each message with its content.",
+            "Each message with its content, including your code.",
         ],
-        "default": "off",
-        "markdownDescription": "Log the messages between editor and server, including your code.",
+        "default": "messages",
+        "markdownDescription": "What is logged of the messages between editor and server while the level of the log "
+        "is *Trace* (*Developer: Set Log Level…*).",
     },
 }
 

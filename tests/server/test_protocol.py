@@ -84,6 +84,14 @@ def test_a_parameter_of_a_wrong_type_is_named(session, params, field):
     assert field in answer["error"]["message"]
 
 
+def test_invalid_utf8_in_an_edit_loses_no_edit(session):
+    change = {"range": {"start": AT, "end": AT}, "text": "caf?\n    "}
+    params = {"textDocument": {"uri": URI, "version": 2}, "contentChanges": [change]}
+    message = {"jsonrpc": "2.0", "method": "textDocument/didChange", "params": params}
+    session.server.protocol.receive(json.dumps(message).encode().replace(b"?", b"\xe9"))
+    assert session.server.documents.get(URI).lines.text == "def f(x):\n    caf\ufffd\n    return x\n"
+
+
 def scripted(text="one\ntwo\n", **script):
     denoiser = ScriptedDenoiser(text, **script)
     return LocalEngine(denoiser, denoiser.tokenizer, Settings().completion)

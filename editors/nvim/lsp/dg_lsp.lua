@@ -9,8 +9,8 @@ return {
   cmd_cwd = home and vim.fn.isdirectory(home) == 1 and home or "/",
   -- no `filetypes`: all of them
   root_dir = function(bufnr, on_dir)
-    -- Neovim 0.12 would start it for help files, too
-    if vim.bo[bufnr].buftype == "" then
+    -- Neovim 0.12 would start it for help files, too; a buffer without a name has no URI
+    if vim.bo[bufnr].buftype == "" and vim.api.nvim_buf_get_name(bufnr) ~= "" then
       on_dir(nil) -- found by `root_markers`
     end
   end,

@@ -39,7 +39,7 @@ export class Preview implements vscode.Disposable, vscode.TextDocumentContentPro
     });
     // a cell's language does not follow from the path of its notebook
     await vscode.languages.setTextDocumentLanguage(await vscode.workspace.openTextDocument(proposed), document.languageId);
-    await vscode.commands.executeCommand("vscode.diff", document.uri, proposed, label, { preview: true });
+    await vscode.commands.executeCommand("vscode.diff", document.uri, proposed, label, { preview: false });
     const reason = await verdict;
     this.pending.delete(proposed.toString());
     await closeTab(proposed);

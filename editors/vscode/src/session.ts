@@ -91,6 +91,9 @@ export class Session {
   /** Replaces the running server; false if dg-lsp is not installed. Concurrent starts run one after the other. */
   start(): Promise<boolean> {
     this.hasStarted = true;
+    if (this.client?.state === State.Starting) {
+      void this.stop(); // a program that never answers must not keep later starts from running
+    }
     const started = this.turn
       .then(() => this.replace())
       .catch((error: unknown) => {
@@ -218,7 +221,7 @@ export class Session {
     client.registerFeature(PROMPT_FEATURE);
     client.onNotification("didChangeStatus", (status: Status) => this.statusBar.set(status));
     client.onNotification("dg-lsp/denoising", (frame: Frame) => this.frames.fire(frame));
-    client.onDidChangeState(({ newState }) => this.followState(newState));
+    client.onDidChangeState(({ newState }) => client === this.client && this.followState(newState));
     try {
       await client.start();
     } catch (error) {
@@ -237,7 +240,7 @@ export class Session {
       this.starts.fire();
     } else if (state === State.Starting) {
       this.statusBar.setLoading();
-    } else if (this.client !== undefined) {
+    } else {
       this.statusBar.setError("The server has stopped.");
     }
   }

@@ -26,6 +26,16 @@ def test_tab_accepts_ghost_text_after_an_emoji_and_undo_removes_it(editor):
     editor.wait_lines("# é😋", "s = 'é😋' + ")
 
 
+def test_an_acceptance_changes_no_option(editor):
+    editor.open()
+    editor.nvim.command("setlocal undolevels=-1")
+    editor.keys("idef hello")
+    editor.wait_ghost(HELLO)
+    editor.keys("<Tab>")
+    editor.wait_lines("def hello" + HELLO)
+    assert editor.lua("return { vim.go.undolevels, vim.bo.undolevels }") == [1000, -1]
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["unix", "dos"])
 def test_a_block_is_shown_below_the_line_and_accepted_whole(editor, newline):
     path = editor.open(f"# It is:{newline}")

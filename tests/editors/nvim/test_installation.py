@@ -131,12 +131,33 @@ def test_lazy_nvim_installs_the_plugin(launch, repository, page, kind):
     check_installed(editor, repository if "dir =" in spec else editor.directory)
 
 
+def test_the_server_for_sidekick_draws_no_ghost_text(launch):
+    """With the configuration of docs/editors/neovim.md."""
+    setup = snippet("docs/editors/neovim.md", '"dg_copilot"')
+    setup = setup.replace('{ "dg-lsp", "lsp", "--stdio" }', "vim.lsp.config.dg_lsp.cmd")
+    editor = launch("0.12", more=setup)
+    editor.open()
+    editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_copilot', bufnr = 0 })") == 1)
+    drawing = "return #vim.lsp.get_clients({ method = 'textDocument/inlineCompletion', bufnr = 0 })"
+    assert editor.lua(drawing) == 1
+    editor.close()
+
+
 def test_files_in_no_project_share_a_server(editor):
     editor.open()
     editor.open()
     editor.lua("vim.cmd.split('another.py')")
     editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 }) > 0"))
     assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
+
+
+def test_a_buffer_without_a_name_has_no_server(editor):
+    editor.open()
+    editor.nvim.command("enew | setlocal filetype=python")
+    assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })") == 0
+    editor.nvim.command("write named.py")
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
 
 
 def test_the_lua_is_formatted_with_stylua():

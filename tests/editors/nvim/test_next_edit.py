@@ -56,6 +56,14 @@ def test_tab_jumps_and_makes_one_edit_after_the_other(edited):
     edited.wait_lines(*CHANGED[:3], REST[2])
 
 
+def test_an_edit_that_is_made_changes_no_option(edited):
+    wait_shown(edited, 1, cursor_row=0)
+    edited.nvim.command("setlocal undolevels=-1")
+    edited.keys("<Tab><Tab>")
+    edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
+    assert edited.lua("return { vim.go.undolevels, vim.bo.undolevels }") == [1000, -1]
+
+
 def test_tab_works_in_insert_mode_behind_code(edited):
     wait_shown(edited, 1, cursor_row=0)
     edited.keys("a")
@@ -63,6 +71,23 @@ def test_tab_works_in_insert_mode_behind_code(edited):
     wait_shown(edited, 1)
     edited.keys("<Tab>")
     edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
+
+
+def test_tab_opens_the_folds_around_the_edit(edited):
+    edited.nvim.command("2,3fold | 2,4fold")
+    wait_shown(edited, 1, cursor_row=0)
+    edited.keys("<Tab>")
+    wait_shown(edited, 1)
+    assert edited.lua("return vim.fn.foldclosed('.')") == -1
+
+
+@pytest.mark.parametrize("command", ["DgToggle", "DgSnooze"])
+def test_the_edit_is_hidden_while_ghost_text_is_off(edited, command):
+    wait_shown(edited, 1, cursor_row=0)
+    edited.nvim.command(command)
+    is_hidden = edited.lua(DRAWN) == [[], []]
+    edited.nvim.command("DgToggle")
+    assert is_hidden
 
 
 def test_tab_indents_where_only_blanks_precede_the_cursor(edited):

@@ -79,6 +79,17 @@ def test_a_missing_server_is_installed_and_updated_with_the_extension(open_windo
     until(is_shown, lambda: f"{window.ghost!r} is not of the new server", pause=0.5)
 
 
+def test_a_program_that_never_answers_does_not_keep_the_next_start_from_running(open_window, install_program):
+    window = open_window("", fill="return total")
+    program = window.file.parent / ".venv/bin/dg-lsp"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    window.command("dg-lsp: Restart Server")
+    window.until_label("loading")
+    install_program(program, "return total")
+    window.command("dg-lsp: Restart Server")
+    window.until_status("scripted")
+
+
 PYTHON_EXTENSION = """
 const vscode = require("vscode");
 exports.activate = () => ({

@@ -16,6 +16,7 @@ HAS_HINT = (
     "[...document.querySelectorAll('.view-line span')]"
     ".some(part => getComputedStyle(part, '::after').content.replaceAll('\u00a0', ' ').includes('{}'))"
 )
+NUM_CURSORS = "document.querySelectorAll('.editor-instance .cursors-layer .cursor').length"
 MANUAL = {"dg-lsp.completion.trigger": "manual"}
 POSITION = "document.getElementById('status.editor.selection')?.textContent ?? ''"
 
@@ -92,6 +93,17 @@ def test_escape_dismisses_the_edit_and_a_save_does_not_bring_it_back(window):
     window.press("Home", 36)
     window.press("Tab", 9)
     window.until_saved(FIRST.replace("a = ", "    a = "))
+
+
+def test_escape_removes_the_other_cursors_before_it_dismisses_the_edit(window):
+    until_shown(window, 1)
+    window.command("Add Cursor Below")
+    window.until(f"{NUM_CURSORS} === 2", "no second cursor")
+    window.press("Escape", 27)
+    window.until(f"{NUM_CURSORS} === 1", "the second cursor stays")
+    assert window.run(IS_SHOWN)
+    window.press("Escape", 27)
+    window.until(f"!({IS_SHOWN})", "the edit is still shown")
 
 
 def test_tab_indents_where_only_blanks_precede_the_cursor(window):

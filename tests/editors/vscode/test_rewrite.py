@@ -92,3 +92,16 @@ def test_a_document_that_changes_during_a_rewrite_is_not_edited(window):
     window.press("z", 90, ctrl=True)
     until_back(window, SUM)
     window.command("Notifications: Clear All Notifications")
+
+
+def test_another_file_that_is_clicked_leaves_the_preview_open(window):
+    window.command("dg-lsp: Replace Selection With a Completion")
+    until_preview(window, "Rewriting")
+    window.press("e", 69, ctrl=True, shift=True)
+    window.click_text(".explorer-folders-view .monaco-list-row", window.others[0].name)
+    window.until_tab(window.others[0].name)
+    window.click_text(".tab", "dg-lsp: ")
+    until_preview(window, "Rewriting")
+    window.press("Escape", 27)
+    until_back(window, SUM)
+    window.press("b", 66, ctrl=True)

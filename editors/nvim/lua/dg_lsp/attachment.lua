@@ -79,6 +79,7 @@ local function stop_requests(bufnr)
   stop_timer(bufnr)
   requests.cancel(bufnr)
   ghost_text.forget(bufnr)
+  next_edit.hide(bufnr)
 end
 
 ---@param client_id integer
@@ -123,7 +124,7 @@ local function set_on(is_on)
   vim.cmd.redrawstatus()
 end
 
---- Turns ghost text on or off in all buffers.
+--- Turns ghost text, and next edits that are not requested, on or off in all buffers.
 function M.toggle()
   set_on(not M.is_on)
   vim.notify("dg-lsp: ghost text is " .. (M.off() or "on"))
@@ -160,8 +161,17 @@ function M.off()
   return not M.is_on and "off" or nil
 end
 
---- Starts the server for ordinary buffers with a file type, or with one of its `filetypes` where the user sets these.
+--- Starts the server for named buffers with a file type, or with one of its `filetypes` where the user sets these.
 function M.enable()
+  -- a buffer has no file type yet when it is added, unless `:write NAME` has named it; `:file NAME` is BufFilePost
+  vim.api.nvim_create_autocmd({ "BufAdd", "BufFilePost" }, {
+    group = vim.api.nvim_create_augroup("dg_lsp_name", {}),
+    callback = function(event)
+      if vim.bo[event.buf].filetype ~= "" and not client_of.of(event.buf) then
+        M.enable()
+      end
+    end,
+  })
   if vim.lsp.enable then
     vim.lsp.enable(client_of.NAME)
     return
@@ -179,7 +189,7 @@ function M.enable()
     group = vim.api.nvim_create_augroup("dg_lsp_enable", {}),
     pattern = config.filetypes,
     callback = function(event)
-      if vim.bo[event.buf].buftype ~= "" then
+      if vim.bo[event.buf].buftype ~= "" or vim.api.nvim_buf_get_name(event.buf) == "" then
         return
       end
       config.root_dir = vim.fs.root(event.buf, config.root_markers)

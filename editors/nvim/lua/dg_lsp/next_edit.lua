@@ -103,6 +103,7 @@ local function jump(bufnr)
   state.is_there = true
   vim.cmd("normal! m'")
   vim.api.nvim_win_set_cursor(0, { state.row + 1, state.col })
+  vim.cmd("silent! foldopen!")
   draw(bufnr)
 end
 
@@ -154,7 +155,7 @@ local function step(bufnr)
     return
   end
   M.clear(bufnr)
-  vim.cmd("let &undolevels = &undolevels") -- a separate step for `u`
+  vim.cmd("let &g:undolevels = &g:undolevels") -- a separate step for `u`
   local text_edit = { range = state.edit.range, newText = state.edit.text }
   vim.lsp.util.apply_text_edits({ text_edit }, bufnr, state.client.offset_encoding)
   client_of.run(state.client, state.edit.command, bufnr)
@@ -187,6 +188,13 @@ function M.dismiss()
   client_of.notify(state.client, "dg-lsp/didDismissEdit", { item = state.edit })
   vim.schedule_wrap(M.clear)(bufnr)
   return true
+end
+
+--- Hides the edit that is shown, and one that is requested; it may be proposed again.
+---@param bufnr integer
+function M.hide(bufnr)
+  numbers[bufnr] = (numbers[bufnr] or 0) + 1
+  M.clear(bufnr)
 end
 
 --- Proposes an edit once the user pauses.

@@ -118,7 +118,7 @@ function M.accept(item, unit)
   local lines = vim.split(part, "\n", { plain = true })
   local row, col = position.row + #lines - 1, #lines[#lines] + (#lines == 1 and position.col or 0)
   -- a separate step for `u`
-  vim.cmd("let &undolevels = &undolevels")
+  vim.cmd("let &g:undolevels = &g:undolevels")
   local to = position.col + (is_done and item.tail or 0)
   vim.api.nvim_buf_set_text(item.bufnr, position.row, position.col, position.row, to, lines)
   vim.api.nvim_win_set_cursor(0, { row + 1, col })
