@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-
 PADDED = 64  # tokens
 
 

@@ -174,8 +174,8 @@ class Dialect:
         """The part of the texts that answers the query: of a chat about code its first block."""
         if not self.follows_instructions or query.task is RemoteTask.CHAT:
             return answer
-        texts = [_THOUGHT.sub("", text) for text in answer.texts]
-        blocks = [_outer_code(text, query.prompt) or fenced_code(text) for text in texts]
+        selection, language = query.prompt.selection, query.prompt.language
+        blocks = [fenced_code(_THOUGHT.sub("", text), selection, language) for text in answer.texts]
         line = query.prompt.prefix.rpartition("\n")[2] if query.task is RemoteTask.FILL else ""
         codes = tuple(without_line_start(code, line) for code, _ in blocks)
         is_closed = len(blocks) == query.num_answers and all(is_closed for _, is_closed in blocks)
@@ -204,41 +204,27 @@ def _question(template: PromptTemplate, prompt: Prompt) -> str:
     return snippets + question + template.between.format(**words) + part + "\n" + template.request.format(**words)
 
 
-def fenced_code(answer: str) -> tuple[str, bool]:
+def fenced_code(answer: str, selection: str = "", language: str = "") -> tuple[str, bool]:
     """The code in the first fence, and whether the fence is closed; an answer without a fence is code itself.
 
-    There is no code as long as the answer may still start with a fence.
+    There is no code as long as the answer may still start with a fence. The code for a selection with fences, as in
+    Markdown, may have some itself: its own fence names the language or starts the answer, and ends with the last mark.
     """
-    opening = _FENCE.search(answer)
+    is_nested = selection != "" and (language == "markdown" or _FENCE.search(selection) is not None)
+    if is_nested:
+        answer = answer.lstrip("\n")
+        named = rf"^[ \t]*(`{{3,}}|~{{3,}})[ \t]*(?:{re.escape(language)}|md)[ \t]*\n"
+        is_fenced = _FENCE.match(selection.lstrip()) is None
+        opening = re.search(named, answer, re.MULTILINE) or (_FENCE.match(answer) if is_fenced else None)
+    else:
+        opening = _FENCE.search(answer)
     if opening is None:
-        return ("", False) if answer.lstrip()[:1] in ("", "`", "~") else (answer, False)
-    rest = answer[opening.end() :]
-    closing = _closing(opening[1]).search(rest)
-    return (rest, False) if closing is None else (rest[: closing.start()].removesuffix("\n"), True)
-
-
-def _outer_code(answer: str, prompt: Prompt) -> tuple[str, bool] | None:
-    """The code of an answer to a selection that may contain fences itself, as Markdown; None for any other selection.
-
-    The fence around it names the selection's language or starts the answer, and its last mark ends the code.
-    """
-    if not prompt.selection or not (prompt.language == "markdown" or _FENCE.search(prompt.selection)):
-        return None
-    answer = answer.lstrip("\n")
-    named = rf"^[ \t]*(`{{3,}}|~{{3,}})[ \t]*(?:{re.escape(prompt.language)}|md)[ \t]*\n"
-    opening = re.search(named, answer, re.MULTILINE)
-    if opening is None and not _FENCE.match(prompt.selection.lstrip()):
-        opening = _FENCE.match(answer)
-    if opening is None:
-        return answer, False
+        return ("", False) if answer.lstrip()[:1] in ("", "`", "~") and not is_nested else (answer, False)
     code = answer[opening.end() :]
-    closings = [closing.start() for closing in _closing(opening[1]).finditer(code)]
-    return code[: closings[-1]].removesuffix("\n") if closings else code, False
-
-
-def _closing(mark: str) -> re.Pattern[str]:
-    """The line that closes a fence with this mark."""
-    return re.compile(rf"^[ \t]*{mark}[ \t\r]*$", re.MULTILINE)
+    closings = [*re.finditer(rf"^[ \t]*{opening[1]}[ \t\r]*$", code, re.MULTILINE)]
+    if not closings:
+        return code, False
+    return code[: closings[-1 if is_nested else 0].start()].removesuffix("\n"), not is_nested
 
 
 def without_line_start(code: str, line: str) -> str:
