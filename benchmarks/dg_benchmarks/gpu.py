@@ -16,8 +16,8 @@ before Ctrl-C, or before the time of `--minutes`, is printed too.
   weights accept no draft, so the table has the number of tokens that a canvas or a draft must gain to be as fast. Numpy
   reduces the logits of these passes.
 
-llama.cpp needs the changed build (`dg-lsp models build-runtime`), transformers needs, in
-the clone, `pip install '.[transformers]'`.
+llama.cpp needs the changed build (`dg-lsp models build-runtime`); transformers needs `pip install '.[transformers]'` in
+the clone.
 """
 
 import argparse

@@ -165,6 +165,11 @@ class EngineModel:
         token_index = cache(lambda: TokenIndex(tokenizer.pieces()))
         return cls(denoiser, caching_tokenizer, spec, KVSlots(denoiser), buffers, token_bytes, token_index, text_caches)
 
+    @property
+    def room(self) -> int:
+        """Tokens of prompt and answer that one slot takes, which may be more than the prompt of a fill; 0: unknown."""
+        return max(0, self.denoiser.footprint.context_size - self.spec.longest_block)
+
     def for_client(self, client: Hashable) -> "EngineModel":
         """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
         tokenizer, buffers = self.text_caches(client)

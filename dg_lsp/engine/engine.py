@@ -343,12 +343,10 @@ def _chat_task(
     if request.ignores_end:
         model = replace(model, spec=replace(model.spec, end_ids=()))
     spec = model.spec
-    # what one slot takes, which may be more than the prompt of a fill
-    max_length = max(0, model.denoiser.footprint.context_size - spec.longest_block)
     if request.text is None:
-        layout = chat_layout(request.turns, model.tokenizer, spec, max_length)
+        layout = chat_layout(request.turns, model.tokenizer, spec, model.room)
     else:
-        layout = raw_layout(request.text, model.tokenizer, spec, max_length)
+        layout = raw_layout(request.text, model.tokenizer, spec, model.room)
     length = canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0
     limits = Limits(
         length,
@@ -358,7 +356,7 @@ def _chat_task(
         may_repeat=request.is_raw or request.ignores_end,
         stops=() if spec.is_thinking else request.stops,  # one may occur in the thought; the answer is cut later
         is_stopped=request.is_stopped,
-        max_length=max_length,
+        max_length=model.room,
     )
     return DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
 

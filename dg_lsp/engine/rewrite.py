@@ -168,7 +168,7 @@ class Rewrite(RangeTask):
                 num_candidates=request.num_candidates,
                 deadline=self._deadline,
                 stops=next_lines(request) if self._is_instructed else (),
-                max_length=max(0, model.denoiser.footprint.context_size - model.spec.longest_block),
+                max_length=model.room,
             )
             task = DecodeTask(model, decoder, layout, limits, self._costs, seed=seed)
         if request.strength >= 1:
