@@ -106,6 +106,18 @@ def test_a_rewrite_can_be_cancelled(editor):
     assert editor.notifications[-1] == "dg-lsp: no rewrite is running"
 
 
+@pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
+def test_a_rewrite_is_done_when_its_server_is_killed(kind, launch):
+    editor = launch(kind)
+    editor.open(SOURCE)
+    editor.hold.touch()
+    editor.nvim.command("2DgRewrite double it")
+    editor.wait(lambda: "double it" in editor.status)
+    editor.lua("vim.lsp.get_clients({ name = 'dg_lsp' })[1].rpc.terminate()")
+    assert done(editor) == {"applied": False, "reason": "the server has ended"}
+    editor.close()
+
+
 def test_a_command_without_a_server_is_an_error_message(editor):
     editor.open("x\n", wait=False)
     editor.nvim.command("enew | setlocal buftype=nofile")

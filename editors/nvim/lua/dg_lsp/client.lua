@@ -41,21 +41,39 @@ function M.notify(client, method, params)
   call(client, "notify", method, params)
 end
 
---- Runs a command of the server; the event `User DgLspDone` has the result.
+--- Runs a command of the server; the event `User DgLspDone` has the result, also if the server ends before.
 ---@param client vim.lsp.Client
 ---@param command string
 ---@param arguments any[]
 ---@param bufnr integer
 function M.execute(client, command, arguments, bufnr)
+  local ended = { applied = false, reason = "the server has ended" }
+  local watch ---@type integer?
+  local function done(data)
+    if watch then
+      vim.api.nvim_del_autocmd(watch)
+      watch = nil
+      vim.api.nvim_exec_autocmds("User", { pattern = "DgLspDone", modeline = false, data = data })
+    end
+  end
+  watch = vim.api.nvim_create_autocmd("LspDetach", {
+    callback = function(event)
+      if event.data.client_id == client.id and call(client, "is_stopped") then
+        done(ended)
+      end
+    end,
+  })
   local params = { command = command, arguments = arguments }
-  M.request(client, "workspace/executeCommand", params, function(err, outcome)
+  local id = M.request(client, "workspace/executeCommand", params, function(err, outcome)
     if err then
       vim.notify("dg-lsp: " .. err.message, vim.log.levels.ERROR)
       outcome = { applied = false, reason = err.message }
     end
-    local data = type(outcome) == "table" and outcome or {}
-    vim.api.nvim_exec_autocmds("User", { pattern = "DgLspDone", modeline = false, data = data })
+    done(type(outcome) == "table" and outcome or {})
   end, bufnr)
+  if not id then
+    done(ended)
+  end
 end
 
 --- Runs a command of the server and ignores the result.
