@@ -46,13 +46,13 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     `names` are the names of models, see `resolve_path`. A file that another user can change is ignored.
     """
     path = user_file()
-    if not path.is_file():
-        return Settings(), ()
     try:
+        if not path.is_file() and not path.is_symlink():
+            return Settings(), ()
         tree = _read(path)
         if tree is None:
             raise SettingsError(f"{path} can be changed by other users: correct its owner and its mode")
-    except SettingsError as error:
+    except (OSError, SettingsError) as error:  # OSError: its folder is not readable
         return _without_file(Settings(), error)
     settings, keys, messages = _parse(path, tree, Settings())
     return with_model_paths(settings, keys, path.parent, names), messages
@@ -163,7 +163,7 @@ def _read(path: Path, *, is_trusted: bool = False) -> dict[str, Any] | None:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _without_file(settings: Settings, error: SettingsError) -> tuple[Settings, tuple[str, ...]]:
+def _without_file(settings: Settings, error: Exception) -> tuple[Settings, tuple[str, ...]]:
     """The settings without a file that cannot be used, and a message."""
     return with_setting(settings, "privacy.is_incomplete", True), (f"{error} (the file is ignored)",)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import time
 from contextlib import closing, suppress
@@ -61,7 +62,7 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
     checkup = Checkup(software=_software())
     files = (user_file(), workspace_file(Path.cwd()))
-    checkup.settings_files = [str(path) for path in files if path is not None and path.is_file()]
+    checkup.settings_files = [str(path) for path in files if path is not None and os.access(path, os.R_OK)]
     try:
         _try_model(checkup, configure(model.tree, checkup.warnings.append))
     except DgLspError as error:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -166,6 +167,18 @@ def test_the_users_file_may_set_everything(user_settings):
     settings, [message] = settings_files.user_settings(())
     assert "other users" in message
     assert settings == Settings(privacy=INCOMPLETE)
+
+
+def test_a_users_file_that_cannot_be_opened_is_reported_and_ignored(user_settings, monkeypatch):
+    path = user_settings("")
+    path.unlink()
+    path.symlink_to("gone.toml")
+    settings, [broken_link] = settings_files.user_settings(())
+    assert settings == Settings(privacy=INCOMPLETE)
+    monkeypatch.setattr("pathlib.Path.is_file", Mock(side_effect=PermissionError(13, "Permission denied", str(path))))
+    settings, [unreadable_folder] = settings_files.user_settings(())
+    assert settings == Settings(privacy=INCOMPLETE)
+    assert all(f"{path}" in message for message in (broken_link, unreadable_folder))
 
 
 def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
