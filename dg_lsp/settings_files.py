@@ -29,6 +29,8 @@ FREE_KEYS = ("completion.", "rewrite.", "next_edit.")
 """Keys that every folder may set, except those that choose models."""
 MODEL_KEYS = ("model.name", "rewrite.model")
 """Keys with the name or the path of a model."""
+PATH_KEYS = (*MODEL_KEYS, "privacy.audit_log", "remote.ca_file")
+"""Keys whose value may be a path."""
 PATTERNS = "privacy.exclude_patterns"
 _CONTEXT_ORDER = ("never", "auto", "always")
 _ONLY_TRUE = ("rewrite.preview", "privacy.exclude_secrets", "privacy.exclude_gitignored")
@@ -43,7 +45,7 @@ def user_file() -> Path:
 def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     """The defaults with the user's file applied, and messages for what is ignored of it.
 
-    `names` are the names of models, see `resolve_path`. A file that another user can change is ignored.
+    `names` are the names of models, see `with_paths`. A file that another user can change is ignored.
     """
     path = user_file()
     try:
@@ -55,7 +57,7 @@ def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     except (OSError, SettingsError) as error:  # OSError: its folder is not readable
         return _without_file(Settings(), error)
     settings, keys, messages = _parse(path, tree, Settings())
-    return with_model_paths(settings, keys, path.parent, names), messages
+    return with_paths(settings, keys, path.parent, names), messages
 
 
 def workspace_file(start: Path) -> Path | None:
@@ -104,21 +106,17 @@ def with_workspace_file(
         where = f"set it in {user_file()}, in the editor or on the command line"
         messages.append(f"{path}: ignored {', '.join(forbidden)}, which a folder must not decide: {where}")
     if is_trusted:
-        settings = with_model_paths(settings, keys, place, names)
+        settings = with_paths(settings, keys, place, names)
     return settings, tuple(messages)
 
 
-def with_model_paths(settings: Settings, keys: Collection[str], folder: Path, names: Collection[str]) -> Settings:
-    """Makes the paths of models absolute that these keys set; relative ones are relative to `folder`."""
-    for key in MODEL_KEYS:
-        if key in keys and setting_of(settings, key):
-            settings = with_setting(settings, key, resolve_path(setting_of(settings, key), folder, names))
+def with_paths(settings: Settings, keys: Collection[str], folder: Path, names: Collection[str]) -> Settings:
+    """Makes the paths absolute that these keys set; relative ones are relative to `folder`, names of models stay."""
+    for key in PATH_KEYS:
+        path = setting_of(settings, key)
+        if key in keys and path and path not in names:
+            settings = with_setting(settings, key, str(folder / expanded(path)))
     return settings
-
-
-def resolve_path(model: str, folder: Path, names: Collection[str]) -> str:
-    """The name of a model with a path relative to `folder` made absolute; known names stay."""
-    return model if model in names else str(folder / expanded(model))
 
 
 def _merged(key: str, old: Any, new: Any, *, is_trusted: bool) -> Any:

@@ -96,9 +96,9 @@ def _use_daemon(settings: Settings, overrides: Mapping[str, Any], use: DaemonUse
 def _located(settings: Settings) -> dict[str, Any]:
     """The settings as JSON values that mean the same in any directory."""
     from dg_lsp.models.registry import known_names
-    from dg_lsp.settings_files import MODEL_KEYS, with_model_paths
+    from dg_lsp.settings_files import MODEL_KEYS, with_paths
 
-    return settings_tree(with_model_paths(settings, MODEL_KEYS, Path.cwd(), known_names()))
+    return settings_tree(with_paths(settings, MODEL_KEYS, Path.cwd(), known_names()))
 
 
 def serve(

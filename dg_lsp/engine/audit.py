@@ -24,7 +24,7 @@ from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Rewrit
 from dg_lsp.engine.ttfue import EVENT, Outcome, rounded
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import PrivacySettings
-from dg_lsp.system import resident_bytes
+from dg_lsp.system import expanded, resident_bytes
 
 MAX_BYTES = 20_000_000  # size at which a log is renamed to `.1`, in place of an older one, and a new log begins
 
@@ -100,7 +100,7 @@ class AuditLog:
     @classmethod
     def of(cls, settings: PrivacySettings, on_error: Callable[[str], None] | None = None) -> Self | None:
         """The log of these settings, if they set one."""
-        return cls(Path(settings.audit_log).expanduser(), on_error) if settings.audit_log else None
+        return cls(expanded(settings.audit_log), on_error) if settings.audit_log else None
 
     def __init__(self, path: Path, on_error: Callable[[str], None] | None = None) -> None:
         self._path = path

@@ -25,7 +25,7 @@ from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
-from dg_lsp.settings_files import user_file, with_model_paths, with_workspace_file
+from dg_lsp.settings_files import user_file, with_paths, with_workspace_file
 from dg_lsp.system import keep_heap_small
 
 OpenEngine = Callable[[Settings], Engine]
@@ -209,7 +209,7 @@ def parse_options(options: object, base: Settings, folder: Path | None = None) -
         settings = with_setting(settings, key, setting_of(base, key))
         problems[key] = f"set it in {user_file()}"
     if folder is not None:
-        settings = with_model_paths(settings, keys, folder, known_names())
+        settings = with_paths(settings, keys, folder, known_names())
     errors = [f"{key} is not used" + (f" ({problem})" if problem else "") for key, problem in problems.items()]
     return settings, tuple(errors)
 

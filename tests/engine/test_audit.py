@@ -152,6 +152,8 @@ def test_file_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "no").mkdir()
     log.write(RECORD)
     assert len(read_log(tmp_path / "no" / "a.jsonl")[0]) == 1
+    AuditLog.of(PrivacySettings(audit_log="~gone/a.jsonl"), errors.append).write(RECORD)
+    assert "~gone/a.jsonl cannot be written" in errors[1]
 
 
 def write_many(path, num, max_bytes):

@@ -159,7 +159,7 @@ def test_the_users_file_may_set_everything(user_settings):
     path = user_settings(EVERYTHING)
     settings, messages = settings_files.user_settings(())
     assert messages == ()
-    assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", "log")
+    assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", str(path.parent / "log"))
     assert settings.model.name == str(path.parent / "mine.gguf")
     assert settings.rewrite.model == str(path.parent / "large.gguf")
     assert workspace_file(path.parent) is None, "the user's file is no workspace's"

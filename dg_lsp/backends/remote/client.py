@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,7 +26,7 @@ from dg_lsp.backends.remote import dialects
 from dg_lsp.backends.remote.dialects import DIALECTS, Dialect, RemoteAnswer, RemoteQuery
 from dg_lsp.errors import RemoteError, SettingsError, escaped
 from dg_lsp.settings import RemoteSettings
-from dg_lsp.system import LOOPBACK
+from dg_lsp.system import LOOPBACK, expanded
 
 HEARTBEAT = 0.02
 """Seconds after which a stream yields at the latest, and so can be cancelled."""
@@ -387,7 +386,7 @@ async def _checked_chunks(chunks: AsyncIterator[bytes], max_bytes: int) -> Async
 def _client(settings: RemoteSettings) -> httpx2.AsyncClient:
     """Raises `SettingsError` for certificates or proxies that cannot be used."""
     try:
-        certificates = str(Path(settings.ca_file).expanduser()) if settings.ca_file else ""
+        certificates = str(expanded(settings.ca_file)) if settings.ca_file else ""
         return httpx2.AsyncClient(
             verify=ssl.create_default_context(cafile=certificates) if certificates else True,
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # the deadline limits everything else

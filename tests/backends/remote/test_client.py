@@ -289,6 +289,7 @@ UNENCRYPTED = r"without encryption: use an https address, or set remote\.allow_h
         pytest.param({}, "a\nb", "key", id="invalid key"),
         pytest.param({"ca_file": str(CERTIFICATES / "gone.pem")}, "", "no readable certificates", id="missing file"),
         pytest.param({"ca_file": __file__}, "", "no readable certificates", id="no certificates"),
+        pytest.param({"ca_file": "~gone/a.pem"}, "", "no readable certificates", id="an unknown user's home"),
         pytest.param({"url": "http://gpu-1.example:8000"}, "", UNENCRYPTED, id="another machine"),
         pytest.param({"url": "http://127.0.0.1.example"}, "", UNENCRYPTED, id="a name like this machine's"),
     ],
