@@ -114,7 +114,8 @@ def with_paths(settings: Settings, keys: Collection[str], folder: Path, names: C
     """Makes the paths absolute that these keys set; relative ones are relative to `folder`, names of models stay."""
     for key in PATH_KEYS:
         path = setting_of(settings, key)
-        if key in keys and path and path not in names:
+        is_name = path in names or (key == "rewrite.model" and settings.is_remote)  # of a model of the server
+        if key in keys and path and not is_name:
             settings = with_setting(settings, key, str(folder / expanded(path)))
     return settings
 

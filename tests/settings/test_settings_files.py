@@ -161,7 +161,7 @@ def test_the_users_file_may_set_everything(user_settings):
     assert messages == ()
     assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", str(path.parent / "log"))
     assert settings.model.name == str(path.parent / "mine.gguf")
-    assert settings.rewrite.model == str(path.parent / "large.gguf")
+    assert settings.for_rewrites.remote.model == "large.gguf", "the name of a model of the server"
     assert workspace_file(path.parent) is None, "the user's file is no workspace's"
     path.chmod(0o666)
     settings, [message] = settings_files.user_settings(())
