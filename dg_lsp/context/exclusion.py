@@ -65,7 +65,7 @@ GITIGNORE = ".gitignore"
 MAX_GITIGNORE_BYTES = 100_000
 """A longer .gitignore file, whose patterns would take seconds, counts as one that ignores everything."""
 _MAX_CONFIG = 20_000
-_EXCLUDES_FILE = re.compile(r'^[ \t]*excludesfile[ \t]*=[ \t]*"?([^"\n]+)', re.IGNORECASE | re.MULTILINE)
+_EXCLUDES_FILE = re.compile(r'^[ \t]*excludesfile[ \t]*=[ \t]*(?:"([^"\n]+)|([^#;\n]+))', re.IGNORECASE | re.MULTILINE)
 
 
 class ExclusionReason(StrEnum):
@@ -387,6 +387,6 @@ def _excludes_file() -> Path:
         git = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git")
         for path in (Path.home() / ".gitconfig", git / "config"):
             if path.is_file() and (lines := _EXCLUDES_FILE.findall(_read(path, _MAX_CONFIG))):
-                return Path.home() / Path(lines[-1].strip()).expanduser()
+                return Path.home() / Path("".join(lines[-1]).strip()).expanduser()
         return git / "ignore"
     return Path(os.devnull)

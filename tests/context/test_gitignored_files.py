@@ -139,7 +139,7 @@ def test_the_files_that_the_user_ignores_everywhere_are_ignored(name, repository
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("secret.py\n")
     if name == "patterns":
-        (tmp_path / "home/.gitconfig").write_text("[core]\n\texcludesFile = ~/patterns\n")
+        (tmp_path / "home/.gitconfig").write_text("[core]\n\texcludesFile = ~/patterns # mine\n")
     assert ignored(repository) == [True, False]
 
 
