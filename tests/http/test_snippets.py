@@ -44,13 +44,14 @@ def test_an_excluded_file_is_not_completed(start, name, reason):
     def fill(prefix, suffix):
         raise AssertionError(prefix + suffix)
 
-    client = start(ScriptedDenoiser(fill), privacy={"exclude_patterns": ["private/"]})
+    client = start(ScriptedDenoiser(fill), privacy={"exclude_patterns": ["private/"], "exclude_languages": ["lua"]})
     edit = {"messages": [{"role": "user", "content": mercury(name, "a = <|cursor|>")}]}
     tabby = {"segments": {"prefix": "a = ", "filepath": name}}
     for path, body in (("/v1/completions", tabby), ("/v1/edit/completions", edit)):
         reply = client.post(path, body)
         assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
         assert reason in reply.error["message"]
+    assert "its language is excluded" in client.post("/infill", {**GAP, "language": "lua"}).error["message"]
 
 
 def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):
