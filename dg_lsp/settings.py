@@ -290,9 +290,9 @@ class Settings:
         return with_setting(self, "remote.model" if self.is_remote else "model.name", name)
 
     @property
-    def model_key(self) -> tuple[ModelSettings, RemoteSettings]:
+    def model_key(self) -> tuple[ModelSettings, RemoteSettings, bool]:
         """The settings that select and load a model; sessions of one model can differ in all others."""
-        return self.model, self.remote
+        return self.model, self.remote, self.is_remote and self.privacy.is_incomplete  # then no server is used
 
 
 def leaves() -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:

@@ -8,7 +8,7 @@ from gates import TIMEOUT, ask
 
 from dg_lsp.daemon.server import Pool
 from dg_lsp.errors import ModelMemoryError
-from dg_lsp.settings import ModelSettings, Settings, parse_settings
+from dg_lsp.settings import ModelSettings, Settings, parse_settings, with_setting
 
 
 @pytest.fixture
@@ -44,6 +44,13 @@ def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
     pool.share(parse_settings({"model": {"num_slots": 2}})).ready.result(TIMEOUT)
     open_models(pool, "other")
     assert len(scripts.denoisers) == 3
+
+
+def test_a_session_whose_settings_are_incomplete_does_not_share_a_remote_model(pool):
+    remote = parse_settings({"remote": {"url": "http://127.0.0.1:1"}})
+    pool.share(remote).ready.result(TIMEOUT)
+    pool.share(with_setting(remote, "privacy.is_incomplete", True)).ready.result(TIMEOUT)
+    assert [model["sessions"] for model in pool.facts()] == [1, 1]
 
 
 def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts):
