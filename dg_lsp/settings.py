@@ -351,10 +351,13 @@ def parse_settings(tree: Mapping[str, Any], base: Settings | None = None) -> Set
     return settings
 
 
-def valid_settings(tree: Mapping[str, Any], base: Settings) -> tuple[Settings, list[str], dict[str, str]]:
+def valid_settings(
+    tree: Mapping[str, Any], base: Settings, unset: Settings | None = None
+) -> tuple[Settings, list[str], dict[str, str]]:
     """`base` with the valid keys of a mapping applied, these keys, and the errors of the other ones by key.
 
-    Of many unknown keys the first ones have a message, because the search for a similar key takes time.
+    Of many unknown keys the first ones have a message, because the search for a similar key takes time. A key that is
+    null takes its value from `unset`.
     """
     keys = list[str]()
     problems = dict[str, str]()
@@ -364,8 +367,9 @@ def valid_settings(tree: Mapping[str, Any], base: Settings) -> tuple[Settings, l
             num_unknown += 1
             problems[key] = _unknown_setting(key) if num_unknown <= MAX_NAMED else ""
             continue
+        given = setting_of(unset, key) if value is None and unset is not None and "." in key else value
         try:
-            base = _with_parsed(base, key, value)
+            base = _with_parsed(base, key, given)
         except SettingsError as error:
             problems[key] = str(error)
         else:

@@ -64,8 +64,9 @@ def initialize(ls: Server, params: types.InitializeParams) -> None:
     editor_trusts = trust if isinstance(trust, bool) else None
     ls.is_restricted = editor_trusts is False
     folder = _first_folder(ls)
-    settings, file_errors = with_workspace_file(ls.settings, folder, known_names(), editor_trusts=editor_trusts)
-    settings, option_errors = parse_options(options, settings, folder)
+    files, file_errors = with_workspace_file(ls.settings, folder, known_names(), editor_trusts=editor_trusts)
+    ls.file_settings = files
+    settings, option_errors = parse_options(options, files, folder)
     ls.initial_errors = file_errors + option_errors
     ls.configure(settings)
     # clients with a status bar for it send `editorInfo`
@@ -159,7 +160,7 @@ async def did_change_configuration(ls: Server, params: types.DidChangeConfigurat
         except JsonRpcException as error:
             ls.log(types.MessageType.Warning, f"the client sent no settings: {error}")
             return
-    settings, errors = parse_options(tree, ls.settings, _first_folder(ls))
+    settings, errors = parse_options(tree, ls.settings, _first_folder(ls), ls.file_settings)
     ls.show_settings_errors(errors)
     if ls.configure(settings):
         await ls.load_model()
@@ -196,15 +197,18 @@ def _first_folder(ls: Server) -> Path | None:
     return next(iter(ls.exclusion.roots), None)
 
 
-def parse_options(options: object, base: Settings, folder: Path | None = None) -> tuple[Settings, tuple[str, ...]]:
+def parse_options(
+    options: object, base: Settings, folder: Path | None = None, files: Settings | None = None
+) -> tuple[Settings, tuple[str, ...]]:
     """`base` with the client's options applied, and an error for each invalid option.
 
-    An invalid option changes nothing, and the others are applied. A relative model path is relative to `folder`.
+    An invalid option changes nothing, and the others are applied. A relative path is relative to `folder`. A null
+    leaves its setting to the files, whose settings are `files`, or `base`.
     """
     if not isinstance(options, Mapping):
         return base, () if options is None else ("initializationOptions must be an object",)
     tree = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
-    settings, keys, problems = valid_settings(tree, base)
+    settings, keys, problems = valid_settings(tree, base, files or base)
     for key in [key for key in USER_FILE_KEYS if key in keys]:
         settings = with_setting(settings, key, setting_of(base, key))
         problems[key] = f"set it in {user_file()}"

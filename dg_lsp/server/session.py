@@ -59,6 +59,8 @@ class Server(LanguageServer):
         super().__init__("dg-lsp", __version__, notebook_document_sync=NOTEBOOKS, protocol_cls=Protocol)
         self.protocol.on_error = partial(self.log, types.MessageType.Warning)
         self.settings = settings
+        self.file_settings = settings
+        """Without the options of the client."""
         self.documents = DocumentStore()
         self.exclusion = Exclusion(settings.privacy)
         self.context_provider = ContextProvider(self.documents, self.exclusion)

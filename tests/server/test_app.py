@@ -34,3 +34,9 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
 )
 def test_a_relative_model_path_is_relative_to_the_workspace(model, expected):
     assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == expected
+
+
+def test_a_null_leaves_its_setting_to_the_files():
+    changed, _ = parse_options({"model": {"name": "third"}, "completion": {"max_tokens": 9}}, BASE)
+    settings, errors = parse_options({"model": {"name": None}}, changed, files=BASE)
+    assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 9, ())

@@ -36,8 +36,7 @@ export function serverOptions(extension: vscode.Extension<unknown>): Tree {
     isTrusted: vscode.workspace.isTrusted,
   };
   for (const key of serverKeys(extension)) {
-    const found = settings.inspect(key);
-    const value = found?.workspaceFolderValue ?? found?.workspaceValue ?? found?.globalValue;
+    const value = ownValue(settings, key);
     if (value !== undefined) {
       put(tree, key.split("."), value);
     }
@@ -45,14 +44,20 @@ export function serverOptions(extension: vscode.Extension<unknown>): Tree {
   return tree;
 }
 
-/** The server's settings that a change affects, with defaults: a setting that was reset is reported, too. */
+/** The server's settings that a change affects. A setting that was reset is null: a `dg-lsp.toml` decides about it again. */
 export function changedOptions(change: vscode.ConfigurationChangeEvent, extension: vscode.Extension<unknown>): Tree {
   const settings = vscode.workspace.getConfiguration("dg-lsp");
   const tree: Tree = {};
   for (const key of serverKeys(extension).filter((key) => change.affectsConfiguration(`dg-lsp.${key}`))) {
-    put(tree, key.split("."), settings.get(key));
+    put(tree, key.split("."), ownValue(settings, key) ?? null);
   }
   return tree;
+}
+
+/** The value that the user has set; undefined for a default. */
+function ownValue(settings: vscode.WorkspaceConfiguration, key: string): unknown {
+  const found = settings.inspect(key);
+  return found?.workspaceFolderValue ?? found?.workspaceValue ?? found?.globalValue;
 }
 
 function serverKeys(extension: vscode.Extension<unknown>): string[] {
