@@ -32,8 +32,8 @@ OpenEngine = Callable[[Settings], Engine]
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
-USER_FILE_KEYS = ("remote.key_source", "privacy.trusted_folders", SAMPLER_KEY)
-"""Settings that a client cannot change: which secret a server receives, trusted folders, and samplers of models."""
+USER_FILE_KEYS = ("remote.key_source", "privacy.trusted_folders", "daemon.use", SAMPLER_KEY)
+"""Settings that a client cannot change, or not any more: the daemon is found before it sends them."""
 EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, transport.TOKEN)
 """Options that describe the client. They are no settings; the first two are those of Copilot's server."""
 
