@@ -90,7 +90,7 @@ class PrivacySettings:
     audit_log: str = ""
     """File that receives one line of numbers for each request, never text; empty: no log."""
     is_incomplete: bool = field(default=False, metadata=_INTERNAL)
-    """A settings file, or a key of its table `privacy`, was ignored, so no file may be sent to a remote server."""
+    """A settings file or a key of `privacy` was ignored, so no file may be sent to a remote server."""
 
 
 PROMPT_ATTENTIONS = ("auto", "exact", "per_request")

@@ -272,7 +272,8 @@ def open_engine(settings: Settings) -> Engine:
     if settings.is_remote:
         if settings.privacy.is_incomplete:
             problem = "a settings file or a key of privacy is ignored, so the server could receive excluded files"
-            raise SettingsError(f"remote.url is not used, because {problem}: correct what dg-lsp doctor reports")
+            advice = "correct what the editor or dg-lsp doctor reports"
+            raise SettingsError(f"remote.url is not used, because {problem}: {advice}")
         from dg_lsp.backends.remote.client import RemoteModel  # most commands have no use for its HTTP client
 
         model = RemoteModel(settings.remote)

@@ -208,7 +208,11 @@ def parse_options(
     if not isinstance(options, Mapping):
         return base, () if options is None else ("initializationOptions must be an object",)
     tree = {group: value for group, value in options.items() if group not in EDITOR_KEYS}
-    settings, keys, problems = valid_settings(tree, base, files or base)
+    files = files or base
+    settings, keys, problems = valid_settings(tree, base, files)
+    bad_privacy = any(key.startswith("privacy") for key in problems)
+    if bad_privacy or any(key.startswith("privacy") for key in keys):
+        settings = with_setting(settings, "privacy.is_incomplete", bad_privacy or files.privacy.is_incomplete)
     for key in [key for key in USER_FILE_KEYS if key in keys]:
         settings = with_setting(settings, key, setting_of(base, key))
         problems[key] = f"set it in {user_file()}"

@@ -41,3 +41,12 @@ def test_a_null_leaves_its_setting_to_the_files():
     changed, _ = parse_options({"model": {"name": "third"}, "completion": {"max_tokens": 9}}, BASE)
     settings, errors = parse_options({"model": {"name": None}}, changed, files=BASE)
     assert (settings.model.name, settings.completion.max_tokens, errors) == ("other", 9, ())
+
+
+def test_no_remote_server_is_used_until_the_privacy_settings_of_the_editor_are_right():
+    settings, _ = parse_options({"privacy": {"exclude_patterns": "*.sql"}}, BASE)
+    assert settings.privacy.is_incomplete
+    settings, _ = parse_options({"completion": {"max_tokens": 9}}, settings, files=BASE)
+    assert settings.privacy.is_incomplete
+    settings, _ = parse_options({"privacy": {"exclude_patterns": ["*.sql"]}}, settings, files=BASE)
+    assert not settings.privacy.is_incomplete
