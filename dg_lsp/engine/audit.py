@@ -38,11 +38,11 @@ class AuditRecord:
 
     time: str  # of arrival, UTC, ISO 8601
     request: str  # an id
-    endpoint: str  # a path of the HTTP API, a method of LSP, or `rewrite`
+    endpoint: str  # a path of the HTTP API, or a method or a command of LSP
     outcome: str
     """`shown`, `nothing` (not worth showing), `unfinished` (the deadline came first), `cancelled`, `failed`, `refused`
-    (by the HTTP server), or `ineligible` (not computed, for example because the file is excluded; only requests by the
-    user are recorded)."""
+    (by the HTTP server), or `ineligible` (not computed, for example because the file is excluded; only completions that
+    the user requested are recorded)."""
     reason: str = ""  # why nothing was shown, the class of the error, or the status of a refusal
     task: str = ""  # see `EditTask`; empty for a conversation, like the language
     language: str = ""  # LSP language id, `plaintext` if it is not in our table
@@ -73,7 +73,9 @@ Record = AuditRecord | Outcome
 
 def line_of(record: Record) -> bytes:
     """The record as a line of the log; times have microseconds."""
-    return json.dumps(rounded(asdict(record), digits=6), separators=(",", ":")).encode() + b"\n"
+    tree = rounded(asdict(record), digits=6)
+    tree["model"] = record.model.replace("\\", "/").rpartition("/")[2]  # a server may report the path of its file
+    return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_line(line: str | bytes) -> Record:
@@ -225,7 +227,7 @@ def _answered(record: AuditRecord, result: FillResult | RewriteResult | NextEdit
         record,
         outcome="shown" if reason is None else "unfinished" if reason is Reason.UNFINISHED else "nothing",
         reason=reason.value if reason else "",
-        model=result.model.replace("\\", "/").rpartition("/")[2],  # a server may report the path of its file
+        model=result.model,
         decoder="rewrite",
         steps=result.steps,
         step_limit=0 if isinstance(result, NextEditResult) else result.step_limit,

@@ -18,6 +18,7 @@ from dg_lsp.diffusion.denoiser import DeviceMemory, Footprint
 from dg_lsp.engine import audit
 from dg_lsp.engine.audit import AuditLog, AuditRecord, line_of, parse_line, read_log
 from dg_lsp.engine.request import ChatRequest, FillRequest, FillResult, RewriteRequest, Timings
+from dg_lsp.engine.ttfue import Outcome
 from dg_lsp.errors import BackendError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection
 from dg_lsp.settings import PrivacySettings
@@ -107,6 +108,8 @@ def test_a_record_has_the_task_and_the_language_and_no_path(tmp_path, request_, 
 def test_no_folder_of_a_model_is_recorded(tmp_path, path):
     fill = dataclasses.replace(result((Candidate("x", -0.1),)), model=path)  # llama-server reports its file
     assert recorded(tmp_path, fill).model == "model.gguf"
+    outcome = Outcome(time=RECORD.time, request="id", model=path, trigger="typed", verdict="useful")
+    assert parse_line(line_of(outcome)).model == "model.gguf"
 
 
 @pytest.mark.parametrize(
