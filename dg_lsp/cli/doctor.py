@@ -61,10 +61,11 @@ class Checkup:
 def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
     checkup = Checkup(software=_software())
-    files = (user_file(), workspace_file(Path.cwd()))
-    checkup.settings_files = [str(path) for path in files if path is not None and os.access(path, os.R_OK)]
     try:
-        _try_model(checkup, configure(model.tree, checkup.warnings.append))
+        settings = configure(model.tree, checkup.warnings.append)
+        files = (user_file(), workspace_file(Path.cwd()))
+        checkup.settings_files = [str(path) for path in files if path is not None and os.access(path, os.R_OK)]
+        _try_model(checkup, settings)
     except DgLspError as error:
         checkup.problems.append(str(error))
     is_python_only = (checkup.model or {}).get("languages") == ["python"]

@@ -65,6 +65,7 @@ def test_a_working_directory_that_was_removed_is_exit_code_2(dg_lsp, script, fol
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert "change to another one" in dg_lsp("fill", f"{folder}/good.py:1").error(2)
+    assert "change to another one" in dg_lsp("doctor").out
 
 
 def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypatch):
