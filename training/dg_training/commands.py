@@ -3,21 +3,19 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from dg_lsp.bench.dataset import write_cases
-from dg_lsp.gguf import read_header
-from dg_lsp.models.registry import BUNDLED
+from dg_lsp.bench.dataset import Source, useful_cases, write_cases
+from dg_lsp.context.languages import language_id_of
+from dg_lsp.errors import InputFileError
 from dg_lsp.system import replacement
 from dg_training import adapt as adaptation
-from dg_training import gpu_day
-from dg_training.cases import draw_cases
+from dg_training import filters, gpu_day
 from dg_training.next_edits import fit_repositories, write_weights
 from dg_training.options import Causal, Device, FileType, Name, Root, device_of
 from dg_training.store import read_texts
-from dg_training.tokenizer import read_vocabulary
 from dg_training.train import AdaptOptions
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -62,20 +60,19 @@ def fit_next_edits(
 def write_test_cases(
     root: Root,
     out: Annotated[Path, typer.Option(help="The file to write: JSON lines, gzip.")],
-    case_set: Annotated[
-        Literal["report", "tune"], typer.Option("--set", help="`tune`: other lines, for thresholds.")
-    ] = "report",
-    language: Annotated[str, typer.Option(help="LSP id of the language.")] = "python",
+    language: Annotated[str, typer.Option(help="Language of the corpus, by its LSP id.")] = filters.PYTHON,
+    number: Annotated[int, typer.Option(help="Number of test cases.", min=1)] = 600,
+    seed: Annotated[int, typer.Option(help="Of the places that are cut out.")] = 0,
 ) -> None:
-    """Write test cases of the validation packages in the format of HumanEval-Infilling: 1,000 of Python, else 600.
-
-    Their lengths are limited in tokens of dg-mini, so that they are the same for every model.
-    """
-    bundled = BUNDLED[0].path
-    assert bundled is not None
-    tokenizer = read_vocabulary(read_header(bundled)).tokenizer()
-    files = read_texts(root / "val.jsonl.xz")
-    cases = draw_cases(files, lambda text: tokenizer.encode(text).ids, case_set, language=language)
+    """Write test cases of the validation packages, cut as by `dg-lsp bench cut`."""
+    sources = [
+        Source(f"{file.package}/{file.path}", file.text, language_id_of(file.path, file.text))
+        for file in read_texts(root / "val.jsonl.xz")
+        if filters.language_of_file(file.path, file.text) == language
+    ]
+    if not sources:
+        raise InputFileError(f"the validation packages have no {language}")
+    cases = useful_cases(sources, number, seed)
     with replacement(out) as new:
         write_cases(cases, new)
         new.write_bytes(gzip.compress(new.read_bytes(), mtime=0))
