@@ -34,16 +34,6 @@ def data(
     print(json.dumps({key: value for key, value in manifest.items() if key != "sources"}, indent=1))
 
 
-@app.command()
-def benchmarks(
-    files: Annotated[list[Path], typer.Argument(help="HumanEval-Infilling or MBPP, as JSON or JSON lines.")],
-) -> None:
-    """Write the hashes by which `data` finds benchmark text in the corpus."""
-    from dg_training import corpus
-
-    print(f"{corpus.BENCHMARK_HASHES}: {corpus.write_benchmarks(files)} n-grams")
-
-
 @app.command(name="next-edits")
 def fit_next_edits(
     repositories: Annotated[list[Path], typer.Argument(help="Folders of git repositories.")],

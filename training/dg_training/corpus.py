@@ -1,7 +1,6 @@
 """The training corpus: files of pinned packages in several languages, without duplicates and benchmark text."""
 
 import functools
-import gzip
 import hashlib
 import json
 import re
@@ -51,9 +50,8 @@ REGISTRIES = {PYTHON: ("",), "javascript": (NPM,), "typescript": (NPM,), "c": (D
 """Where languages are taken from, if not from everywhere: JavaScript in wheels is a build of another project."""
 
 BENCHMARK_HASHES = Path(__file__).with_name("benchmarks.bin")
-"""Little-endian 64-bit hashes of the benchmarks' n-grams, ascending, without their text; see `write_benchmarks`."""
+"""Little-endian 64-bit hashes of the benchmarks' n-grams, ascending, without their text."""
 BENCHMARK_NGRAM = 10  # words
-MIN_DISTINCT_NAMES = 4  # an n-gram with fewer names is a row of numbers or a bare loop
 
 Hashes = npt.NDArray[np.uint64]
 Signature = npt.NDArray[np.uint32]
@@ -73,7 +71,7 @@ def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], 
     """The suitable files of a package with their MinHash signatures, and the reasons of the others."""
     counts = Counter[str]()
     kept = []
-    benchmark = read_benchmarks()
+    benchmark = frozenset(np.fromfile(BENCHMARK_HASHES, "<u8").tolist())
     registry = registry_of(package.name)
     sources = list(package.sources())
     paths = {path for path, _ in sources}
@@ -91,45 +89,11 @@ def filter_files(package: Package) -> tuple[list[tuple[CorpusFile, Signature]], 
             counts["encoding"] += 1
         elif reason := rejection_reason(text, language):
             counts[reason] += 1
-        elif num_benchmark_ngrams(words := word_hashes(text), benchmark):
+        elif benchmark.intersection(ngram_hashes(words := word_hashes(text), BENCHMARK_NGRAM).tolist()):
             counts["benchmark text"] += 1
         else:
             kept.append((CorpusFile(package.name, path, text), minhash(words)))
     return kept, counts
-
-
-def num_benchmark_ngrams(words: Hashes, benchmark: frozenset[int]) -> int:
-    """Number of distinct 10-grams that a text, given as `word_hashes`, shares with the benchmarks."""
-    return len(benchmark.intersection(ngram_hashes(words, BENCHMARK_NGRAM).tolist()))
-
-
-def write_benchmarks(files: Iterable[Path], path: Path = BENCHMARK_HASHES) -> int:
-    """Write the hashes of characteristic 10-grams of benchmark files, and return their number.
-
-    The files are JSON or JSON lines, plain or gzip, in the format of HumanEval-Infilling or MBPP.
-    """
-    kept: set[int] = set()
-    for file in files:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        text = raw.decode()
-        for row in json.loads(text) if text.startswith("[") else map(json.loads, filter(None, text.splitlines())):
-            is_humaneval = "canonical_solution" in row
-            keys = ("prompt", "canonical_solution", "suffix") if is_humaneval else ("text", "prompt", "code")
-            problem = ("" if is_humaneval else "\n").join(row.get(key, "") for key in keys)
-            words = WORD.findall(problem.lower())
-            hashes = ngram_hashes(word_hashes(problem), BENCHMARK_NGRAM).tolist()
-            kept |= {hashed for i, hashed in enumerate(hashes) if _is_characteristic(words[i : i + BENCHMARK_NGRAM])}
-    np.array(sorted(kept), "<u8").tofile(path)
-    return len(kept)
-
-
-def _is_characteristic(words: list[str]) -> bool:
-    return len({word for word in words if len(word) > 1 and not word.isdigit()}) >= MIN_DISTINCT_NAMES
-
-
-def read_benchmarks(path: Path = BENCHMARK_HASHES) -> frozenset[int]:
-    """Read the file that `write_benchmarks` wrote."""
-    return frozenset(np.fromfile(path, "<u8").tolist())
 
 
 def build_splits(

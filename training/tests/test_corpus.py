@@ -1,4 +1,3 @@
-import gzip
 import io
 import json
 import random
@@ -31,9 +30,6 @@ SUFFIX = """                if distance < threshold:
 
     return False
 """
-TASK = "Write a function to count the blue boxes of a list that weigh more than their neighbours do."
-BOXES = "def count_boxes(boxes):\n    return sum(box.is_blue and box.weight > box.next.weight for box in boxes)\n"
-OTHER = "".join(f"def order_{i}(first, second):\n    return sorted((first, second))[{i}]\n\n" for i in range(20))
 
 
 @pytest.mark.parametrize(
@@ -198,6 +194,7 @@ def test_the_licences_of_the_sample_are_beside_it(sample_files):
     "copied",
     [
         pytest.param(SOLUTION + SUFFIX, id="HumanEval"),
+        pytest.param("# " + " ".join((SOLUTION + SUFFIX).split()).upper() + "\n", id="other layout and case"),
         pytest.param("# Write a python function to remove first and last occurrence of a given character\n", id="MBPP"),
     ],
 )
@@ -326,10 +323,6 @@ def test_debian_packages_are_read(licence, tmp_path):
     assert [path for path, _ in package.sources()] == ["usr/share/doc/a/copyright", "host/a/a.go"]
 
 
-def shared(text, hashes):
-    return corpus.num_benchmark_ngrams(corpus.word_hashes(text), hashes)
-
-
 def unique_lines(seed, num_lines=60):
     """Lines that no other seed has."""
     rng, words = random.Random(seed), [f"w{seed}x{i}" for i in range(80)]
@@ -343,25 +336,3 @@ def test_deduplicate_counts_the_kinds_of_duplicates():
     files = [(CorpusFile("p", str(i), text), corpus.minhash(corpus.word_hashes(text))) for i, text in enumerate(texts)]
     assert [file.text for file in corpus.deduplicate(files, counts)] == [first, second, third, ""]
     assert counts == {"exact duplicate": 1, "near duplicate": 1, "repeated lines": 1}
-
-
-def test_copied_benchmark_text_is_found_in_any_layout(tmp_path):
-    humaneval, mbpp, lines = (tmp_path / name for name in ("humaneval.jsonl.gz", "mbpp.json", "mbpp.jsonl"))
-    row = {"prompt": "def close(numbers):\n", "canonical_solution": SOLUTION, "suffix": SUFFIX, "test": "assert 1"}
-    humaneval.write_bytes(gzip.compress(f"{json.dumps(row)}\n".encode()))
-    mbpp.write_text(json.dumps([{"task_id": 1, "prompt": TASK, "code": BOXES, "test_list": ["assert 2"]}]))
-    lines.write_text(json.dumps({"text": TASK, "code": BOXES}) + "\n\n")
-    contents = [tmp_path / name for name in ("one", "two", "all")]
-    for path, files in zip(contents, ([mbpp], [lines], [humaneval, mbpp, lines]), strict=True):
-        assert corpus.write_benchmarks(files, path) == len(corpus.read_benchmarks(path)) > 0
-    assert contents[0].read_bytes() == contents[1].read_bytes()
-    hashes = corpus.read_benchmarks(contents[2])
-    assert shared(OTHER + SOLUTION.replace("    ", "\t") + SUFFIX, hashes) > 5
-    assert shared(OTHER + f"# {TASK.upper()}\n", hashes) > 5
-    assert shared("assert 1", hashes) == shared(OTHER, hashes) == shared("", hashes) == 0
-
-
-@pytest.mark.parametrize("code", ["x = [" + "0, 1, 2, 3, " * 5 + "]", "for i in range(n): for j in range(n): x[i, j]"])
-def test_rows_of_numbers_and_bare_loops_are_not_characteristic(code, tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"code": code}]))
-    assert corpus.write_benchmarks([tmp_path / "a.json"], tmp_path / "hashes.bin") == 0
