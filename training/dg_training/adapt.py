@@ -64,6 +64,8 @@ class Adaptation:
         self.options = options
         self._source = source = read_pretrained(checkpoint, options.licence)
         self._path = checkpoint_path(root, name)
+        if options.is_resumed and not self._path.exists():
+            raise InputFileError(f"no run has written {self._path}: leave out --resume")
         pruned = _vocabulary(source, root, self._path.with_name(KEPT), options)
         self.vocabulary = pruned.vocabulary
         self.facts = {
@@ -139,8 +141,6 @@ def _vocabulary(source: Pretrained, root: Path, kept: Path, options: AdaptOption
     A vocabulary that begins with our special tokens was pruned before, and is kept.
     """
     tokens = source.vocabulary.tokens
-    if options.is_resumed and not kept.exists():
-        raise InputFileError(f"there is no run in {kept.parent}: leave out --resume")
     if tokens[: len(SPECIAL_TOKENS)] == SPECIAL_TOKENS:
         pruned = PrunedVocabulary(source.vocabulary, np.arange(len(tokens)))
     elif options.is_resumed:

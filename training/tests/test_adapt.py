@@ -206,7 +206,8 @@ def test_a_run_goes_on_from_its_checkpoint(toy, toy_root, tmp_path):
         options = adaptation.replace(OPTIONS, max_steps=5, is_resumed=is_resumed)
         adapt(source, toy_root, tmp_path / "resumed.gguf", options, reports.append)
     assert [report["step"] for report in reports if "tokens_per_second" in report] == [5, 10]
-    with pytest.raises(InputFileError, match="leave out --resume"):
+    adapt(source, toy_root, tmp_path / "other.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
+    with pytest.raises(InputFileError, match="leave out --resume"):  # no checkpoint was written
         adapt(source, toy_root, tmp_path / "other.gguf", options, silent)
 
 
