@@ -156,7 +156,7 @@ class Trainer:
         until = min(planned, before + minutes * 60) if minutes else planned
         last_step = progress.step + options.max_steps if options.max_steps else None
         next_save = before + options.checkpoint_minutes * 60
-        reported = before
+        reported = started
         num_processes = GPU_LOADERS if self.device.type == "cuda" else 0
         with closing(self.source.training_batches(SEED * 1000 + progress.step, num_processes)) as batches:
             for batch in batches:
@@ -173,8 +173,9 @@ class Trainer:
                 progress.step += 1
                 progress.tokens += batch.tokens.size
                 if progress.step % REPORT_STEPS == 0:
-                    self._report(show, progress.seconds - reported, batch.tokens.size, rate)
-                    reported = progress.seconds
+                    now = time.monotonic()
+                    self._report(show, now - reported, batch.tokens.size, rate)
+                    reported = now
         self._checkpoint(show, on_save)
         return progress
 
@@ -207,8 +208,8 @@ class Trainer:
 
     def _report(self, show: Show, seconds: float, num_tokens: int, rate: float) -> None:
         losses = mean_losses(self.recent)
+        speed = round(len(self.recent) * num_tokens / seconds)
         self.recent.clear()
-        speed = round(REPORT_STEPS * num_tokens / seconds)
         left = round(self.options.minutes * 60 - self.progress.seconds)
         progress = {"step": self.progress.step, "tokens": self.progress.tokens, "tokens_per_second": speed}
         show({**progress, **losses, "rate": round(rate, 6), "seconds_left": left})

@@ -41,6 +41,22 @@ def test_a_resumed_run_continues_weights_optimizer_and_noise(make_trainer):
     assert all(state["step"] == 7 for state in saved["optimizer"]["state"].values())
 
 
+def test_the_first_report_of_a_resumed_run_has_the_speed_of_its_own_steps(make_trainer, monkeypatch):
+    clock, trainer, reports = SimpleNamespace(now=0.0), make_trainer(max_steps=5), []
+    step = trainer.step
+
+    def slow_step(*arguments):
+        clock.now += 1.0
+        step(*arguments)
+
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(train, "REPORT_STEPS", 4)
+    monkeypatch.setattr(trainer, "step", slow_step)
+    trainer.progress.step = 3
+    trainer.run(reports.append)
+    assert [report["tokens_per_second"] for report in reports if "rate" in report] == [512, 512]
+
+
 @pytest.fixture
 def timed_trainer(make_trainer, monkeypatch):
     """A trainer on a clock of its own, with a list of events: a step takes 1 s, a validation 20 s."""
