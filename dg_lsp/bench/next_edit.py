@@ -24,15 +24,7 @@ from dg_lsp.context.languages import language_id_of, language_of
 from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.engine import Engine, drain
-from dg_lsp.engine.next_edit import (
-    PAUSE_SECONDS,
-    Proposal,
-    TokenChange,
-    changes_of,
-    from_newest_edit,
-    next_edits,
-    takes_back,
-)
+from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal, from_newest_edit, next_edits, takes_back
 from dg_lsp.engine.ttfue import quantile, share, summarize_times
 from dg_lsp.errors import InputFileError, RequestError
 from dg_lsp.postprocess.text_edits import Change, shared_ends
@@ -70,14 +62,6 @@ class NextEditCase:
         """Whether a proposal makes one of the remaining edits; blanks and line ends do not count."""
         words = proposal.applied(self.lines.text).split()
         return any(edit.applied(self.lines.text).split() == words for edit in self.remaining)
-
-    def changes(self, line: int, change: TokenChange) -> bool:
-        """Whether a remaining edit replaces the same tokens in a line."""
-        return any(
-            (same.old, same.new) == (change.old, change.new)
-            for edit in self.edits_at(line)
-            for same in changes_of(Edit(line, "", self.lines.text[edit.start : edit.end], edit.text, ""))
-        )
 
     def edits_at(self, line: int) -> list[Change]:
         """The remaining edits that change a line."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from dg_lsp.bench.next_edit import FileChange, NextEditCase, cases_of, cut_history
-from dg_lsp.engine.next_edit import sites_of
+from dg_lsp.context.edit_history import Edit
+from dg_lsp.engine.next_edit import Site, changes_of, sites_of
 
 PENALTY = 1.0
 """Weight of the squared weights, in examples."""
@@ -23,8 +24,17 @@ def examples(cases: Iterable[NextEditCase]) -> tuple[list[list[str]], list[bool]
     for case in cases:
         for site in sites_of(case.lines, case.history):
             features.append([*site.features])
-            labels.append(case.changes(site.line, site.change))
+            labels.append(_is_made(case, site))
     return features, labels
+
+
+def _is_made(case: NextEditCase, site: Site) -> bool:
+    """Whether a remaining edit replaces the tokens of a site, in its line, by the same ones."""
+    return any(
+        (same.old, same.new) == (site.change.old, site.change.new)
+        for edit in case.edits_at(site.line)
+        for same in changes_of(Edit(site.line, "", case.lines.text[edit.start : edit.end], edit.text, ""))
+    )
 
 
 def fit(features: list[list[str]], labels: list[bool]) -> dict[str, float]:
