@@ -72,20 +72,22 @@ class NextEditCase:
         return self.edits_at(self.lines.line_at(proposal.start))
 
     def kept_text(self, proposal: Proposal) -> float:
-        """The similarity of the changed line, from 0 to 1, with the lines of a remaining edit in its place."""
+        """Similarity of the changed line, from 0 to 1, with a remaining edit in its place; 1 for a right insertion."""
         _, line = proposal.changed_line(self.lines)
         texts = [edit.text.removesuffix("\n") for edit in self.edits_in_place(proposal)]
-        return max((SequenceMatcher(None, line, text, autojunk=False).ratio() for text in texts), default=0.0)
+        ratios = (SequenceMatcher(None, line, text, autojunk=False).ratio() for text in texts)
+        return max(ratios, default=float(self.is_right(proposal)))
 
 
 def cut_history(
     repository: Path, num: int, seed: int = 0, is_excluded: Callable[[Snapshot], bool] = lambda _: False
 ) -> Iterator[FileChange]:
-    """At most `num` changes of files in languages with a grammar, of commits drawn at random.
+    """At most `num` changes of files of a folder in languages with a grammar, of commits drawn at random.
 
     Raises:
         InputFileError: the folder is no git repository, or git is not installed.
     """
+    folder = _git(repository, "rev-parse", "--show-prefix").removesuffix("\n")
     commits = list(_commits(repository))
     random.Random(seed).shuffle(commits)
     for commit, paths in commits:
@@ -93,7 +95,7 @@ def cut_history(
             language = language_id_of(path)
             if not language_of(language).grammar:
                 continue
-            change = _file_change(repository, commit, path, language)
+            change = _file_change(repository, commit, folder + path, language)
             if change is None or is_excluded(Snapshot((repository.resolve() / path).as_uri(), change.text, language)):
                 continue
             yield change
@@ -131,9 +133,9 @@ def typed(history: EditHistory, lines: LineIndex, edit: Change) -> LineIndex:
     return lines
 
 
-def _git(repository: Path, *arguments: str) -> str | None:
-    """What git prints; None for text that is not UTF-8. The repository's settings name no program that is run."""
-    command = ["git", "-C", str(repository), "-c", "log.showSignature=false", *arguments]
+def _git(repository: Path, *arguments: str) -> str:
+    """What git prints, with surrogates where it is no UTF-8. The repository's settings name no program that is run."""
+    command = ["git", "-C", str(repository), "-c", "log.showSignature=false", "-c", "core.quotePath=false", *arguments]
     try:
         environment = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # what a partial clone lacks is not fetched
         output = subprocess.run(command, capture_output=True, check=True, env=environment).stdout
@@ -142,24 +144,21 @@ def _git(repository: Path, *arguments: str) -> str | None:
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise InputFileError(f"git cannot read {repository}: {reason}") from error
-    try:
-        return output.decode()
-    except UnicodeDecodeError:
-        return None
+    return output.decode(errors="surrogateescape")
 
 
 def _commits(repository: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every commit that is no merge, and the files that it modifies."""
-    log = _git(repository, "log", "--no-merges", "--format=%x00%H", "--diff-filter=M", "--name-only") or ""
+    """Every commit that is no merge, and the files of the folder that it modifies."""
+    log = _git(repository, "log", "--no-merges", "--format=%x00%H", "--diff-filter=M", "--name-only", "--relative")
     for entry in log.split("\0")[1:]:
         commit, *paths = entry.split("\n")
         yield commit, [path for path in paths if path]
 
 
 def _file_change(repository: Path, commit: str, path: str, language: str) -> FileChange | None:
-    """The change of a file, unless it has one edit, too many, or too large ones."""
+    """The change of a file in UTF-8 with LF line ends, unless it has one edit, too many, or too large ones."""
     old, new = (_git(repository, "show", f"{revision}:{path}") for revision in (f"{commit}^", commit))
-    if not old or not new or "\r" in old or "\r" in new:
+    if not old or not new or re.search("[\r\udc80-\udcff]", old + new):
         return None
     old_lines, new_lines = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
     if len(old_lines) > MAX_LINES:
@@ -228,7 +227,7 @@ def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> 
         language,
         spent,
         is_shown=True,
-        is_in_place=bool(case.edits_in_place(proposal)),
+        is_in_place=case.is_right(proposal) or bool(case.edits_in_place(proposal)),
         is_right=case.is_right(proposal),
         kept_text=case.kept_text(proposal),
         is_reversal=takes_back(proposal, lines, case.history, syntax),

@@ -180,7 +180,7 @@ def replay(
 
 
 def next_edit(
-    repository: Annotated[Path, Argument(metavar="GIT_DIR", help="The folder of a git repository.")],
+    repository: Annotated[Path, Argument(metavar="GIT_DIR", help="A folder of a git repository.")],
     num: Annotated[
         int, Option("--number", min=1, metavar="N", help="Changed files, of commits drawn at random.")
     ] = 300,

@@ -123,6 +123,28 @@ def test_an_excluded_file_is_left_out(repository):
     assert excluded == [(repository / "code.py").as_uri()]
 
 
+def test_a_folder_of_a_repository_has_its_own_files_also_with_names_that_git_quotes(repository):
+    folder = repository / "größe"
+    folder.mkdir()
+    for text in (BEFORE, AFTER):
+        for name in ("maß.py", "latin.py"):
+            (folder / name).write_bytes(text.encode() if name == "maß.py" else f"# ß\n{text}".encode("latin-1"))
+        git(repository, "add", ".")
+        git(repository, "commit", "--quiet", "--message", "change")
+    asked = []
+    assert len(list(cut_history(folder, 10, is_excluded=lambda snapshot: asked.append(snapshot.uri)))) == 1
+    assert asked == [(folder / "maß.py").as_uri()]
+
+
+def test_a_right_insertion_is_in_place_and_its_text_is_kept(monkeypatch):
+    edits = (Change(0, 6, "aa = 1\n"), Change(12, 12, "new = 5\n"))
+    [case] = cases_of(FileChange("a.py", "python", "a = 1\nb = 2\nc = 3\n", edits))
+    at = case.lines.text.index("c")
+    monkeypatch.setattr(next_edit, "next_edits", lambda *_: [Proposal(at, at, "new = 5\n", 1.0)])
+    outcome = measure(case, "python")
+    assert (outcome.is_right, outcome.is_in_place, outcome.kept_text) == (True, True, 1.0)
+
+
 def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():
     right = CaseOutcome("python", 1.0, is_shown=True, is_in_place=True, is_right=True, kept_text=1.0)
     wrong = CaseOutcome("go", 3.0, is_shown=True, kept_text=0.5, is_reversal=True, breaks_syntax=True)
