@@ -74,8 +74,11 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
     Raises:
         InputFileError: the file is unreadable or empty, or a line is not a test case; the message has the line number.
     """
+    with map_input_errors("read", path):
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8")
     cases: dict[str, TestCase] = {}
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -110,12 +113,6 @@ def sample_cases(cases: Sequence[TestCase], limit: int | None, seed: int) -> tup
     shuffled = list(cases)
     random.Random(seed).shuffle(shuffled)
     return tuple(shuffled[:limit])
-
-
-def _read_text(path: Path) -> str:
-    with map_input_errors("read", path):
-        data = path.read_bytes()
-        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8")
 
 
 def _parse_case(tree: Any) -> TestCase:
@@ -309,6 +306,9 @@ def useful_cases(sources: Sequence[Source], num: int, seed: int) -> list[TestCas
     """Test cases with a word character, and blocks by the grammar; no place and no copy of it comes twice.
 
     Of blocks that start at one place, such as a body and its first statement, only one is taken: their ids are equal.
+
+    Raises:
+        InputFileError: the files have no such place.
     """
     ids = set[str]()
     copies = set[tuple[str, ...]]()
@@ -324,4 +324,7 @@ def useful_cases(sources: Sequence[Source], num: int, seed: int) -> list[TestCas
         copies.add(copy)
         return True
 
-    return list(cuts(sources, num, seed, by_grammar=True, is_wanted=is_wanted))
+    cases = list(cuts(sources, num, seed, by_grammar=True, is_wanted=is_wanted))
+    if not cases:
+        raise InputFileError("no place to cut a test case out of: name a folder with other files")
+    return cases

@@ -73,11 +73,10 @@ def cut(
 ) -> int:
     """Make test cases for `bench infill` from your own files, without ignored and secret ones."""
     settings = with_setting(configure({}), "privacy.exclude_gitignored", True)
-    languages = languages or []
-    if unknown := [name for name in languages if name not in LANGUAGE_IDS]:
+    if unknown := [name for name in languages or () if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
     exclusion = Exclusion(settings.privacy, [folder.resolve().as_uri()])
-    sources = read_sources(folder, languages, seed, exclusion.is_excluded)
+    sources = read_sources(folder, languages or (), seed, exclusion.is_excluded)
     cases = useful_cases(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())
     num_cases = metrics.count(len(cases), "test case")

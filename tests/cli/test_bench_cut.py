@@ -68,6 +68,12 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
         assert case.kind != "block" or case.reference.count("{") == case.reference.count("}")
 
 
+def test_a_folder_without_a_place_to_cut_is_refused(dg_lsp, tmp_path):
+    (tmp_path / "signs.py").write_text("(){}[]()\n" * 60)
+    assert "no place to cut" in dg_lsp("bench", "cut", tmp_path, "-o", "cases.jsonl").error(2)
+    assert not Path("cases.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
