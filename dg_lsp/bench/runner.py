@@ -288,8 +288,8 @@ class RunFile:
             # empty, or an incomplete copy of the header
             is_new = not kept and first.startswith(data)
             if not (is_new or kept.startswith(first)):
-                problem = "holds no run of this model, machine, version and options"
-                raise InputFileError(f"{path} {problem}: name another --output, or delete that file")
+                problem = "holds no run of this model, machine, number of threads, version and options"
+                raise InputFileError(f"{path} {problem}: name another --output, delete that file, or set --threads")
             for number, line in enumerate(kept.split(b"\n")[1:-1], 2):
                 attempt = _attempt(line, f"{path}, line {number}")
                 self.attempts[attempt.case, attempt.contender] = attempt

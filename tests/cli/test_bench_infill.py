@@ -109,7 +109,7 @@ def test_a_file_that_is_no_such_run_is_refused_and_unchanged(dg_lsp, data, model
         path.write_text(text)
     before = path.read_bytes()
     message = dg_lsp("bench", "infill", data, "--output", path).error(2)
-    assert "holds no run" in message and "name another --output" in message
+    assert "holds no run" in message and "name another --output" in message and "set --threads" in message
     assert path.read_bytes() == before
 
 
