@@ -383,7 +383,6 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     presses = sum(event.presses for event in accepts)
     num_displayed = sum(event.is_displayed for event in requests)
     num_quiet = sum(not event.attempt.text for event in finished)
-
     total_ms = sum(event.attempt.model_ms or 0.0 for event in requests)
     useful_ms = sum(event.attempt.model_ms or 0.0 for event in requests if event.attempt.case in accepted_cases)
     wasted_ms = total_ms - useful_ms
@@ -409,8 +408,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
 
 def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """The object that `bench replay --json` prints; `numbers` are those of `summarize_replay`."""
-    files = list(run.header.data)
-    return {**run.facts(), "files": files, "length_knowledge": "none", **run.header.options, **numbers}
+    return {**run.facts(), "files": list(run.header.data), "length_knowledge": "none", **run.header.options, **numbers}
 
 
 def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:

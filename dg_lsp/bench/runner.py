@@ -12,7 +12,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -27,7 +27,7 @@ from dg_lsp import system
 from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
-from dg_lsp.canvas.spec import DecoderName
+from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.context.edit_task import EditTask
 from dg_lsp.engine.engine import Engine
@@ -375,6 +375,12 @@ def run_cases(
     notes = [*notes, *(note for contender in contenders for note in contender.notes)]
     notes += [] if is_complete else [INTERRUPTED_NOTE]
     return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, tuple(notes))
+
+
+def language_notes(spec: ModelSpec, languages: Iterable[str]) -> list[str]:
+    """A sentence for each language that the model does not know."""
+    problems = {language: spec.language_problem(language) for language in languages}
+    return [f"Editors show nothing in {language}: {problem}." for language, problem in problems.items() if problem]
 
 
 def infill_tables(run: Run) -> list[metrics.Table]:

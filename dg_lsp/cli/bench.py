@@ -4,7 +4,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from dg_lsp.bench.runner import (
     RunHeader,
     RunMachine,
     infill_tables,
+    language_notes,
     run_cases,
 )
 from dg_lsp.cli import INTERRUPTED, loading
@@ -126,7 +127,7 @@ def infill(
             seed=seed,
             sandbox=sandbox,
             progress=progress_bar,
-            notes=options.notes,
+            notes=(*options.notes, *language_notes(engine.spec, (case.language for case in cases))),
         )
     return finish(run, infill_tables(run), _infill_object(run, options.length) if as_json else None)
 
@@ -167,7 +168,7 @@ def replay(
         events, is_complete = _play(played, completer)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
-    notes = [*simulation.assumptions(played), limits]
+    notes = [*simulation.assumptions(played), limits, *language_notes(engine.spec, (task.language for task in tasks))]
     if settings.is_remote:
         notes += remote_notes(settings.remote, completer.contender, "is the time until its answers")
     if not is_complete:
@@ -192,8 +193,7 @@ def next_edit(
     """Propose the next edits of a history: how often they are shown, right, and how fast."""
     settings = configure(ModelOptions(model=model).tree)
     exclusion = Exclusion(settings.privacy, [repository.resolve().as_uri()])
-    with ExitStack() as stack:
-        engine = stack.enter_context(closing(open_engine(settings))) if model else None
+    with closing(open_engine(settings)) if model else nullcontext() as engine:
         outcomes = [
             measure(case, change.language, engine)
             for change in cut_history(repository, num, seed, exclusion.is_excluded)

@@ -3,10 +3,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from scripted import ScriptedDenoiser, engine_for
+from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.bench.dataset import TestCase, read_cases
-from dg_lsp.bench.runner import WARM_UP, EngineContender, RequestOptions, RunHeader, RunMachine, run_cases
+from dg_lsp.bench.runner import (
+    WARM_UP,
+    EngineContender,
+    RequestOptions,
+    RunHeader,
+    RunMachine,
+    language_notes,
+    run_cases,
+)
 from dg_lsp.engine.request import DecoderName
 from dg_lsp.sandbox import ProgramResult
 
@@ -67,6 +75,12 @@ def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
     assert [passes[name, "s1"] for name in answers] == [None] * 3
     names = [name for name, _ in log if name != WARM_UP.id]
     assert names.index("sandbox") == 6  # a warm-up and an answer of each
+
+
+def test_a_note_names_each_language_that_the_model_does_not_know():
+    spec = dataclasses.replace(MASK_SPEC, name="tiny", languages=("python",))
+    problem = "tiny knows Python only; choose another model: dg-lsp setup"
+    assert language_notes(spec, ["python", "ruby", "ruby"]) == [f"Editors show nothing in ruby: {problem}."]
 
 
 def contender(fill, options=None, decoder=None, **script):
