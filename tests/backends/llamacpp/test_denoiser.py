@@ -14,11 +14,6 @@ def masks(length=16):
     return np.zeros(length, dtype=np.int32)
 
 
-@pytest.fixture
-def denoiser(open_denoiser):
-    return open_denoiser()
-
-
 def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
     denoiser = open_denoiser(context_length=256)
     prompts = [PROMPT[:10], np.resize(PROMPT, 130), PROMPT[:20]]
@@ -28,7 +23,8 @@ def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
     assert [denoiser.prefill(slot, prompts[slot]) for slot in (0, 2, 1)] == [0, 0, 130]
 
 
-def test_cache_that_turns_out_to_be_full_evicts_the_other_slots(denoiser, monkeypatch):
+def test_cache_that_turns_out_to_be_full_evicts_the_other_slots(open_denoiser, monkeypatch):
+    denoiser = open_denoiser()
     denoiser.prefill(0, PROMPT)
     denoiser.prefill(1, PROMPT)
     run, answers = denoiser._context.decode, [NO_CELLS]
