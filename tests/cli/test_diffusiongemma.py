@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 import tiny_diffusiongemma as tiny
+from changed_runtime import needs_runtime
 
 from dg_lsp.backends.llamacpp import library
 
 BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
-
-needs_runtime = pytest.mark.skipif(
-    not library.runs_diffusiongemma(),
-    reason="llama.cpp as installed; make the changed one with: dg-lsp models build-runtime",
-)
 
 
 @pytest.fixture
