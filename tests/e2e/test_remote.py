@@ -81,25 +81,16 @@ def test_the_doctor_fills_through_the_server(served, home, capsys):
     assert "content of type text/html" in report["problems"][0]
 
 
-@pytest.fixture
-def start():
-    with closing(Starter()) as starter:
-        yield starter
-
-
-def remote_to(url, **remote):
-    return {"remote": {"url": url, **remote}}
-
-
-def test_an_http_server_forwards_to_another_one(served, start):
-    client = start(open_engine=loading.open_engine, **remote_to(served, api="infill"))
+def test_an_http_server_forwards_to_another_one(served):
     text = (SAMPLES / "inventory.py").read_text()
     cut = text.index("\n", 300)
     body = {"input_prefix": text[:cut], "input_suffix": text[cut:], "n_predict": 32}
     direct = Client(int(served.rpartition(":")[2]))
-    assert client.post("/infill", body).tree["content"] == direct.post("/infill", body).tree["content"]
-    assert client.get("/v1/models").tree["data"][0]["id"].startswith("127.0.0.1")
-    assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
+    with closing(Starter()) as start:
+        client = start(open_engine=loading.open_engine, remote={"url": served, "api": "infill"})
+        assert client.post("/infill", body).tree["content"] == direct.post("/infill", body).tree["content"]
+        assert client.get("/v1/models").tree["data"][0]["id"].startswith("127.0.0.1")
+        assert client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}).status == 501
 
 
 def choice(text):
