@@ -67,7 +67,9 @@ class CodeServer:
             (user / scope).mkdir(parents=True)
             content = json.dumps({**QUIET, TRUST: not trusts_all, **(settings or {})})
             (user / scope / "settings.json").write_text(content)
-        others = folders_without(("dg-lsp", *without), os.environ["PATH"])
+        hidden = ("dg-lsp", *without)
+        folders = os.environ["PATH"].split(os.pathsep)
+        others = [folder for folder in folders if not any((Path(folder) / name).exists() for name in hidden)]
         if shutil.which("env", path=os.pathsep.join(others)) is None:
             pytest.skip(f"one of {without} is in a folder of the system")
         path = os.pathsep.join([str(self._programs), str(TOOLS / "bin"), *others])
@@ -336,8 +338,3 @@ class NotebookWindow(Window):
         self.browser.open(server.url(folder), width=1000, height=620)
         self.until("document.querySelector('.statusbar-item')", "no window")
         self.quick_open(file.name)
-
-
-def folders_without(programs, path):
-    """The folders of a PATH that contain none of the programs."""
-    return [folder for folder in path.split(os.pathsep) if not any((Path(folder) / name).exists() for name in programs)]
