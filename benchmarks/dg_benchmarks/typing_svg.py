@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     typist = replay.TypingModel(speed=given.speed)
     with closing(open_engine(settings)) as engine:
         played = replay.Replay(tasks, typist)
-        events = list(played.run(replay.EngineCompleter(engine)))
+        events = list(played.run(engine))
         numbers = replay.summarize_replay(events)
         saved = numbers["keystrokes_saved"]
         p50 = numbers["ttfue_ms"]["p50"] or 0

@@ -13,26 +13,23 @@ Dhakal, Feit, Kristensson and Oulasvirta, "Observations on Typing from 136 Milli
 assumptions of this module and are printed with the results.
 """
 
+import random
 import re
 import time
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
-
-import numpy as np
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import Run, attempt_for, attempt_of
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.document import LINE_END, Snapshot, is_word
+from dg_lsp.context.document import LINE_END, LineIndex, Snapshot, is_word
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
-from dg_lsp.engine.request import FillRequest
+from dg_lsp.engine.request import FillRequest, FillResult
 from dg_lsp.engine.ttfue import AcceptedPart
 from dg_lsp.errors import UsageError
 
@@ -67,14 +64,11 @@ class TypingModel:
 
     def delays(self, keys: Sequence[str], seed: int) -> tuple[float, ...]:
         """Milliseconds before each key, the same for the same keys and seed."""
-        name = zlib.crc32("".join(keys).encode("utf-8", "surrogatepass"))
-        normal = np.random.default_rng((seed, name)).standard_normal(len(keys))
-        # the mean of a log-normal distribution is above its median
-        factors = np.exp(self.spread * normal - self.spread**2 / 2) / self.speed
-        previous = ("\n", *keys)
+        rng = random.Random(f"{seed} {''.join(keys)}")
+        median = -(self.spread**2) / 2  # of the logarithm, so that the mean is 1
         return tuple(
-            float(self._mean(before, key) * factor)
-            for before, key, factor in zip(previous, keys, factors, strict=False)
+            self._mean(before, key) * rng.lognormvariate(median, self.spread) / self.speed
+            for before, key in pairwise(("\n", *keys))
         )
 
     def _mean(self, before: str, key: str) -> float:
@@ -139,13 +133,12 @@ def typing_task(path: str, language: str, file: str, lines: tuple[int, int] | No
     Raises:
         UsageError: the file has no such lines, or they are blank.
     """
-    starts = [0, *(end.end() for end in LINE_END.finditer(file))]
-    first, last = lines or (1, len(starts))
-    if not 1 <= first <= last <= len(starts):
-        raise UsageError(f"{path} has {len(starts)} lines: choose lines from 1 to {len(starts)}")
-    line_end = LINE_END.search(file, starts[last - 1])
-    end = line_end.start() if line_end else len(file)
-    text = file[starts[first - 1] : end].lstrip(" \t")
+    index = LineIndex.of(file)
+    first, last = lines or (1, index.num_lines)
+    if not 1 <= first <= last <= index.num_lines:
+        raise UsageError(f"{path} has {index.num_lines} lines: choose lines from 1 to {index.num_lines}")
+    _, end = index.span(last - 1)
+    text = file[index.starts[first - 1] : end].lstrip(" \t")
     start = end - len(text)
     if not text.strip():
         raise UsageError(f"{path} has nothing to type in lines {first} to {last}: choose other lines")
@@ -191,66 +184,6 @@ class AcceptEvent(AcceptedText):
 Event = KeyEvent | RequestEvent | AcceptEvent
 
 
-class EngineCompleter:
-    """Answers requests with an engine, which may still be busy with the step of a stale request.
-
-    The model time of an attempt includes everything in the engine, because it delays the next request.
-    """
-
-    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock` returns seconds; it is read around every step."""
-        self.contender = engine.spec.name
-        """The model, or the server if it has no name."""
-        self._engine = engine
-        self._clock = clock
-        self._is_remote = isinstance(engine, RemoteEngine)
-        self._free_ms = 0.0
-
-    def reset(self) -> None:
-        """Starts a new task: the virtual clock is 0 again, and the model is idle."""
-        self._free_ms = 0.0
-
-    def answer(self, case: TestCase, request: FillRequest, at_ms: float, stale_ms: float) -> metrics.Attempt:
-        """The attempt for a request at `at_ms`, from which its latency counts, before the buffer changes at `stale_ms`.
-
-        The reference of the case is everything that will be typed after the cursor. A stale request stops after its
-        current step.
-
-        Raises:
-            RequestError, BackendError: as the engine does.
-        """
-        begun = max(at_ms, self._free_ms)
-        num = 0
-        spent_ms = 0.0
-        result = None
-        start = self._clock()
-        remaining_ms = self._engine.settings.deadline_ms - (begun - at_ms)
-        steps = self._engine.complete(request, deadline=time.monotonic() + remaining_ms / 1e3)
-        try:
-            while spent_ms < stale_ms - begun:
-                next(steps)
-                num += 1
-                spent_ms = 1e3 * (self._clock() - start)
-            steps.close()
-        except StopIteration as end:
-            result = end.value
-            spent_ms = 1e3 * (self._clock() - start)
-        self._free_ms = begun + spent_ms
-        is_stale = result is None or self._free_ms >= stale_ms
-        # the reference has as many lines as the item, at least one
-        num_lines = 1 if result is None or is_stale else len(LINE_END.split(result.text))
-        case = replace(case, reference="\n".join(LINE_END.split(case.reference)[:num_lines]))
-        if result is None or is_stale:
-            latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
-            decoder = request.decoder or self._engine.settings.decoder
-            attempt = attempt_for(case, self.contender, decoder, "", latency_ms, CANCELLED)
-            num_steps = None if self._is_remote else num
-            return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
-        result = replace(result, hidden=())  # which an editor does not display
-        attempt = attempt_of(result, case, self.contender, self._free_ms - at_ms, is_remote=self._is_remote)
-        return replace(attempt, model_ms=spent_ms)
-
-
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Tasks, and how they are typed."""
@@ -260,23 +193,22 @@ class Replay:
     seed: int = 0
     limit: int | None = None  # maximum number of requests for each file
     decoder: DecoderName | None = None  # none takes the setting
+    clock: Callable[[], float] = time.perf_counter
+    """Returns seconds; it is read around every step."""
 
     @property
     def num_keys(self) -> int:
         """Keys of all tasks, typed by hand."""
         return sum(len(split_keys(task.text)) for task in self.tasks)
 
-    def run(self, completer: EngineCompleter) -> Iterator[Event]:
+    def run(self, engine: Engine) -> Iterator[Event]:
         """All events, task after task. Closing the generator stops the session."""
-        requests: Counter[str] = Counter()
         for task in self.tasks:
-            if self.limit is not None and requests[task.path] >= self.limit:
-                continue
-            completer.reset()
-            for event in _Session(self, task, completer).run():
+            num_requests = 0
+            for event in Session(self, task, engine).run():
                 yield event
-                requests[task.path] += isinstance(event, RequestEvent)
-                if requests[task.path] == self.limit:
+                num_requests += isinstance(event, RequestEvent)
+                if num_requests == self.limit:
                     break
 
 
@@ -287,13 +219,19 @@ class _Item:
     readable_ms: float  # from this time on it can be accepted
 
 
-class _Session:
-    """One task from its first key to its last."""
+class Session:
+    """One task from its first key to its last, beside an engine that is idle at first.
 
-    def __init__(self, replay: Replay, task: TypingTask, completer: EngineCompleter) -> None:
+    The engine may still be busy with the step of a stale request. The model time of an attempt includes everything in
+    the engine, because it delays the next request.
+    """
+
+    def __init__(self, replay: Replay, task: TypingTask, engine: Engine) -> None:
         self._replay = replay
         self._task = task
-        self._completer = completer
+        self._engine = engine
+        self._is_remote = isinstance(engine, RemoteEngine)
+        self._free_ms = 0.0  # from this virtual time on the model is idle
         self._keys = split_keys(task.text)
         self._delays = replay.typing.delays(self._keys, replay.seed)
         self._starts = (0, *accumulate(map(len, self._keys)))
@@ -344,7 +282,7 @@ class _Session:
         name = f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}"
         case = TestCase(name, kind, text, task.tail, coming, path=task.path, language=task.language)
         request = FillRequest(snapshot, len(text), decoder=self._replay.decoder, seed=self._replay.seed)
-        attempt = self._completer.answer(case, request, at_ms, stale_ms)
+        attempt = self.answer(case, request, at_ms, stale_ms)
         rest_of_line = LINE_END.split(coming, maxsplit=1)[0].rstrip()
         return RequestEvent(
             attempt,
@@ -352,6 +290,50 @@ class _Session:
             is_displayed=bool(attempt.text) and item is None,
             is_line_finished=ttfue.is_line_finished(rest_of_line),
         )
+
+    def answer(self, case: TestCase, request: FillRequest, at_ms: float, stale_ms: float) -> metrics.Attempt:
+        """The attempt for a request at `at_ms`, from which its latency counts, before the buffer changes at `stale_ms`.
+
+        The reference of the case is everything that will be typed after the cursor. A stale request stops after its
+        current step.
+
+        Raises:
+            RequestError, BackendError: as the engine does.
+        """
+        engine = self._engine
+        clock = self._replay.clock
+        begun = max(at_ms, self._free_ms)
+        num = 0
+        spent_ms = 0.0
+        result: FillResult | None = None
+        start = clock()
+        remaining_ms = engine.settings.deadline_ms - (begun - at_ms)
+        steps = engine.complete(request, deadline=time.monotonic() + remaining_ms / 1e3)
+        try:
+            while spent_ms < stale_ms - begun:
+                next(steps)
+                num += 1
+                spent_ms = 1e3 * (clock() - start)
+            steps.close()
+        except StopIteration as end:
+            result = end.value
+            spent_ms = 1e3 * (clock() - start)
+        self._free_ms = begun + spent_ms
+        if self._free_ms >= stale_ms:
+            result = None
+        # the reference has as many lines as the item, at least one
+        num_lines = 1 if result is None else len(LINE_END.split(result.text))
+        case = replace(case, reference="\n".join(LINE_END.split(case.reference)[:num_lines]))
+        if result is None:
+            latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
+            decoder = request.decoder or engine.settings.decoder
+            attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, CANCELLED)
+            num_steps = None if self._is_remote else num
+            return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
+        result = replace(result, hidden=())  # which an editor does not display
+        latency_ms = self._free_ms - at_ms
+        attempt = attempt_of(result, case, engine.spec.name, latency_ms, is_remote=self._is_remote)
+        return replace(attempt, model_ms=spent_ms)
 
     def _accepted(self, item: _Item | None, num_done: int) -> AcceptEvent | None:
         """The acceptance of an item, if it saves key presses."""

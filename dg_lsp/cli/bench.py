@@ -164,13 +164,12 @@ def replay(
     engine, loaded = open_model(settings)
     with closing(engine):
         header = run_header("replay", loaded, settings, {task.path: Path(task.path) for task in tasks}, listed)
-        completer = simulation.EngineCompleter(engine)
-        events, is_complete = _play(played, completer)
+        events, is_complete = _play(played, engine)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
     notes = [*simulation.assumptions(played), limits, *language_notes(engine.spec, (task.language for task in tasks))]
     if settings.is_remote:
-        notes += remote_notes(settings.remote, completer.contender, "is the time until its answers")
+        notes += remote_notes(settings.remote, engine.spec.name, "is the time until its answers")
     if not is_complete:
         notes.append(INTERRUPTED_NOTE)
     run = Run(header, attempts, is_complete, tuple(notes))
@@ -312,12 +311,12 @@ def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) 
     return tasks
 
 
-def _play(played: simulation.Replay, completer: simulation.EngineCompleter) -> tuple[list[simulation.Event], bool]:
+def _play(played: simulation.Replay, engine: Engine) -> tuple[list[simulation.Event], bool]:
     """All events, and False after Ctrl-C."""
     events: list[simulation.Event] = []
     try:
         with progress_bar("keys", played.num_keys) as advance:
-            for event in played.run(completer):
+            for event in played.run(engine):
                 events.append(event)
                 if not isinstance(event, simulation.RequestEvent):
                     advance(event.num_keys if isinstance(event, simulation.AcceptEvent) else 1)

@@ -12,10 +12,10 @@ from dg_lsp.bench.replay import (
     AcceptedPart,
     AcceptedText,
     AcceptEvent,
-    EngineCompleter,
     KeyEvent,
     Replay,
     RequestEvent,
+    Session,
     TypingModel,
     TypingTask,
     accept,
@@ -28,16 +28,17 @@ TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
 
 
-def completer_of(fill, tokens_per_step=64, **settings):
+def replay_of(text, fill, tokens_per_step=64, **settings):
     """The clock advances with the steps of the model only."""
     denoiser = ScriptedDenoiser(fill, tokens_per_step=tokens_per_step)
     engine = engine_for(denoiser, deadline_ms=60_000, decoder=DecoderName.DIFFUSION.value, **settings)
-    return EngineCompleter(engine, lambda: denoiser.num_steps / 64), denoiser
+    task = TypingTask("a.py", "python", "", text, "")
+    return Replay([task], TYPING, clock=lambda: denoiser.num_steps / 64), engine
 
 
 def typed(text, fill, *, tokens_per_step=64, **settings):
-    completer, _ = completer_of(fill, tokens_per_step, **settings)
-    events = list(Replay([TypingTask("a.py", "python", "", text, "")], TYPING).run(completer))
+    replay, engine = replay_of(text, fill, tokens_per_step, **settings)
+    events = list(replay.run(engine))
     return events, summarize_replay(events)
 
 
@@ -100,24 +101,22 @@ def test_a_key_cancels_the_request_and_its_steps_are_spent():
 
 
 def test_a_running_step_delays_the_next_request():
-    completer, denoiser = completer_of("abcdefgh", tokens_per_step=1)
+    replay, engine = replay_of("x", "abcdefgh", tokens_per_step=1)
+    session = Session(replay, replay.tasks[0], engine)
     case = TestCase("s", "line-end", "x = ", "", "abcdefgh")
     request = FillRequest(case.snapshot, case.offset)
 
     def answer(at_ticks, stale_ticks):
-        return completer.answer(case, request, at_ticks * TICK, stale_ticks * TICK)
+        return session.answer(case, request, at_ticks * TICK, stale_ticks * TICK)
 
     stopped = answer(10, 12.5)
     assert (stopped.rejection, stopped.model_ms, stopped.steps) == ("cancelled", 3 * TICK, 3)
     never_begun = answer(12.5, 12.75)
     assert (never_begun.rejection, never_begun.model_ms, never_begun.latency_ms) == ("cancelled", 0, 0.25 * TICK)
-    assert denoiser.num_steps == 3
     waited = answer(12.75, 100)
     # the model is free at 13, nine steps later the answer is there
     assert waited.ttfue_ms == waited.latency_ms == 9.25 * TICK
     assert waited.model_ms == 9 * TICK
-    completer.reset()
-    assert answer(0, 100).latency_ms == 9 * TICK
 
 
 def test_an_item_stays_while_the_keys_match_it():

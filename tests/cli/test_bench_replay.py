@@ -4,7 +4,7 @@ import pytest
 from scripted import ScriptedDenoiser
 
 from dg_lsp.bench import replay
-from dg_lsp.bench.replay import EngineCompleter
+from dg_lsp.bench.replay import Replay
 
 HEAD = 'def area(width, height):\n    """Of a rectangle."""\n'
 TAIL = "\n\n\nprint(area(1, 2))\n"
@@ -18,7 +18,7 @@ def model(bench_model, monkeypatch, tmp_path):
     around = (f"{HEAD}    return ", TAIL)
     bench_model.model = ScriptedDenoiser(lambda *given: "width * height" if given == around else "")
     # the model takes no time, however busy this machine is
-    monkeypatch.setattr(replay, "EngineCompleter", partial(EngineCompleter, clock=lambda: 0.0))
+    monkeypatch.setattr(replay, "Replay", partial(Replay, clock=lambda: 0.0))
     (tmp_path / "dg-lsp.toml").write_text('[completion]\ndeadline_ms = 600000.0\ndecoder = "diffusion"\n')
     return bench_model.model
 
