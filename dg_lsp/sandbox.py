@@ -18,7 +18,6 @@ import platform
 import random
 import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -145,14 +144,6 @@ def _call_filter() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramResult:
-    """The outcome of one program."""
-
-    passes: bool  # true if the program ran to its end
-    reason: str = ""  # the exception, the signal, or another reason why the program failed
-
-
-@dataclass(frozen=True, slots=True)
 class CommandResult:
     """How a command ended."""
 
@@ -178,13 +169,12 @@ class Sandbox:
         if platform.machine() not in _CALLS:
             raise SandboxError(f"{option} runs on {' and '.join(_CALLS)} only, this machine is {platform.machine()}")
         self._bwrap = program
-        outcome = self.run(_CORRECT)
-        if not outcome.passes:
-            message = f"{option} needs a bubblewrap 0.7 or later that can create namespaces"
-            raise SandboxError(f"{message}: {outcome.reason}")
+        if reason := self.failure(_CORRECT):
+            problem = f"{option} needs a bubblewrap 0.7 or later that can create namespaces"
+            raise SandboxError(f"{problem}: {reason}")
 
-    def run(self, program: str) -> ProgramResult:
-        """Runs a program to its end. None of its processes is left afterwards.
+    def failure(self, program: str) -> str:
+        """Runs a program; returns why it fails, or the empty string if it runs to its end. No process is left.
 
         Raises:
             SandboxError: bubblewrap cannot be started.
@@ -193,14 +183,12 @@ class Sandbox:
             source.write(program.encode("utf-8", "replace"))
             source.seek(0)
             result = self._execute(*_arguments(), WALL_SECONDS, source=source, environment={})
-        verdict = " ".join(result.output[:1000].split())
         if result.code is None:
-            return ProgramResult(False, "timeout")
-        if result.code:
-            # bubblewrap returns 128 + N after signal N
-            is_signal = result.code - 128 in set(signal.Signals)
-            return ProgramResult(False, signal.Signals(result.code - 128).name if is_signal else verdict or "crashed")
-        return ProgramResult(verdict == _PASSED, "" if verdict == _PASSED else verdict or "no result")
+            return "timeout"
+        verdict = " ".join(result.output[:1000].split())
+        if result.code == 0 and verdict == _PASSED:
+            return ""
+        return verdict or f"it ends with the code {result.code}"  # 128 + N after signal N
 
     def run_command(
         self,

@@ -49,7 +49,7 @@ def is_right(edit: Edit, text: str, sandbox: Sandbox) -> bool:
     """Whether a file after the edit has what was asked for."""
     has_words = all(word in text for word in edit.get("has", ()))
     lacks_words = not any(word in text for word in edit.get("lacks", ()))
-    passes = "test" not in edit or sandbox.run(f"{text}\n{edit['test']}\n").passes
+    passes = "test" not in edit or not sandbox.failure(f"{text}\n{edit['test']}\n")
     return has_words and lacks_words and passes
 
 

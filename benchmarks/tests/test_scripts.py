@@ -12,7 +12,6 @@ from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
 from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, random_gguf, rewrites, shape, typing_svg
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.sandbox import ProgramResult
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -54,12 +53,12 @@ def test_gaps_filled_one_after_the_other_and_together_are_compared(measure_rewri
 class InProcess:
     """Runs programs of this repository, which are harmless, without bubblewrap."""
 
-    def run(self, program):
+    def failure(self, program):
         try:
             exec(compile(program, "program", "exec"), {"__name__": "program"})
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            return ProgramResult(False, str(error))
-        return ProgramResult(True)
+            return repr(error)
+        return ""
 
 
 def test_no_edit_by_instruction_is_right_before_it_is_made():
@@ -78,7 +77,7 @@ def test_an_edit_by_instruction_is_made_and_judged():
 
 def test_every_faulty_function_fails_its_test():
     functions = tomllib.loads(bugs.BUGS.read_text())["bug"]
-    passing = [bug["code"] for bug in functions if InProcess().run(bug["code"] + bug["test"]).passes]
+    passing = [bug["code"] for bug in functions if not InProcess().failure(bug["code"] + bug["test"])]
     assert (len(functions), passing) == (10, [])
 
 

@@ -5,7 +5,6 @@ line, then one line per attempt, so that an interrupted run can be resumed.
 """
 
 import dataclasses
-import io
 import json
 import math
 import os
@@ -18,9 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, Self
-
-import cattrs
+from typing import Any, Literal, Protocol, Self
 
 import dg_lsp
 from dg_lsp import system
@@ -46,8 +43,6 @@ _TASK_NOTE = (
     " costs are those of all requests of the row, divided by the number of exact edits."
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-_INVALID = (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError)
 
 LengthHint = Literal["none", "oracle"]
 """What a contender knows of the length of a fill: nothing, or the reference's number of lines; never the tokens."""
@@ -264,23 +259,20 @@ class Run:
 
 
 class RunFile:
-    """Stores attempts as they are made; with a path, each one is on disk before the next one starts.
+    """Stores attempts as they are made; in a file, each one is on disk before the next one starts.
 
     An existing file with the same header is continued; an incomplete last line is dropped.
     """
 
-    def __init__(self, path: Path | None, header: RunHeader) -> None:
-        """Opens, creates or continues the file.
+    def __init__(self, path: Path, header: RunHeader) -> None:
+        """Opens, creates or continues the file; the null device stores nothing.
 
         Raises:
             InputFileError: the file is not writable, or holds a run with another header.
         """
         self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""
-        self._path = path or Path()  # for errors, which a file in memory does not have
-        self._file: BinaryIO = io.BytesIO()
-        if path is None:
-            return
+        self._path = path
         first = _line(header)
         with map_input_errors("write", path):
             data = path.read_bytes() if path.exists() else b""
@@ -294,7 +286,8 @@ class RunFile:
                 attempt = _attempt(line, f"{path}, line {number}")
                 self.attempts[attempt.case, attempt.contender] = attempt
             self._file = path.open("ab")
-            self._file.truncate(len(kept))
+            if kept != data:
+                self._file.truncate(len(kept))
             if is_new:
                 self._file.write(first)
                 self._file.flush()
@@ -320,8 +313,8 @@ class RunFile:
 
 def _attempt(line: bytes, place: str) -> Attempt:
     try:
-        return _CONVERTER.structure(json.loads(line), Attempt)
-    except _INVALID as error:
+        return Attempt(**json.loads(line))
+    except (ValueError, TypeError) as error:
         raise InputFileError(f"{place} is not an attempt: delete that line, or the file") from error
 
 
@@ -350,7 +343,7 @@ def run_cases(
         DgLspError: a contender failed.
     """
     names = [contender.name for contender in contenders]
-    with RunFile(output, header) as file:
+    with RunFile(output or Path(os.devnull), header) as file:
         missing = [case for case in cases if not all((case.id, name) in file.attempts for name in names)]
         try:
             with progress(header.command, len(cases), len(cases) - len(missing)) as advance:
@@ -394,4 +387,4 @@ def infill_tables(run: Run) -> list[metrics.Table]:
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:
     """The attempt with the result of its tests, which fail if nothing was shown."""
     program = case.program(attempt.text)
-    return replace(attempt, passes=bool(attempt.text) and sandbox.run(program).passes) if program else attempt
+    return replace(attempt, passes=bool(attempt.text) and not sandbox.failure(program)) if program else attempt

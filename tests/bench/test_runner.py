@@ -16,7 +16,6 @@ from dg_lsp.bench.runner import (
     run_cases,
 )
 from dg_lsp.engine.request import DecoderName
-from dg_lsp.sandbox import ProgramResult
 
 CASE = TestCase("s0", "line-end", "a = ", "\n", "want 0")
 TESTED = dataclasses.replace(CASE, test="def check(f): pass", entry_point="f")
@@ -63,13 +62,13 @@ def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on
 
 
 def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
-    def run(program):
+    def failure(program):
         log.append(("sandbox", program))
-        return ProgramResult(TESTED.reference in program)
+        return "" if TESTED.reference in program else "AssertionError"
 
     answers = {"right": TESTED.reference, "wrong": "other", "nothing": ""}
     cases = [TESTED, dataclasses.replace(CASE, id="s1")]
-    attempts = run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(run=run)).attempts
+    attempts = run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(failure=failure)).attempts
     passes = {(attempt.contender, attempt.case): attempt.passes for attempt in attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3
