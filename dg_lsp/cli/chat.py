@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import ModelOptions, RunOptions, check_decoder, configure, sampler_options
+from dg_lsp.cli.options import ModelOptions, RunOptions, configure, sampler_options
 from dg_lsp.cli.output import canvas_screen, drawing, for_stream, times
 from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.engine.decoders.base import Progress
@@ -43,8 +43,8 @@ def chat(
 ) -> int:
     """Talk with a model that follows instructions. Ctrl-C ends an answer and keeps it; Ctrl-D ends the conversation."""
     is_interactive = not messages and sys.stdin.isatty()
-    settings = run.with_attention(configure(model.tree_of_rewrites).for_rewrites)
-    request = _text_request(run, settings, max_tokens, ignores_end=ignore_eos)
+    settings = run.configured(configure(model.tree_of_rewrites).for_rewrites)
+    request = _text_request(run, max_tokens, ignores_end=ignore_eos)
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
@@ -131,8 +131,8 @@ def generate(
     ignore_eos: IgnoreEos = False,
 ) -> int:
     """Continue a text. The result is not checked; Ctrl-C ends it and keeps the text so far."""
-    settings = run.with_attention(configure(model.tree))
-    request = _text_request(run, settings, max_tokens, ignores_end=ignore_eos)
+    settings = run.configured(configure(model.tree))
+    request = _text_request(run, max_tokens, ignores_end=ignore_eos)
     text = _read_input() if prompt is None else prompt
     if not text:
         raise UsageError("there is no text to continue: give a prompt, or standard input")
@@ -143,9 +143,8 @@ def generate(
     return code
 
 
-def _text_request(run: RunOptions, settings: Settings, max_tokens: int, *, ignores_end: bool) -> ChatRequest:
+def _text_request(run: RunOptions, max_tokens: int, *, ignores_end: bool) -> ChatRequest:
     """The request of a command without its text or conversation."""
-    check_decoder(run.decoder, settings)
     return ChatRequest(
         (),
         name="",
@@ -159,11 +158,8 @@ def _text_request(run: RunOptions, settings: Settings, max_tokens: int, *, ignor
 
 @contextmanager
 def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt. Only the main thread can catch them."""
+    """An event that Ctrl-C sets; a second Ctrl-C raises KeyboardInterrupt."""
     event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
 
     def catch(_number: int, _frame: FrameType | None) -> None:
         if event.is_set():

@@ -65,7 +65,7 @@ def fill(
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
     location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
-    settings = run.with_attention(loading.configure_for(source, model.tree, file, as_json=run.as_json))
+    settings = run.configured(loading.configure_for(source, model.tree, file, as_json=run.as_json))
     snapshot = source.snapshot()
     sampler = sampler_options(run.sampler, run.top_k)
     if gaps:

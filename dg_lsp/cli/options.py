@@ -111,8 +111,12 @@ class RunOptions:
     visual: Annotated[bool, Option("--visual", help="Show the canvas after each denoising step.")] = False
     as_json: Json = False
 
-    def with_attention(self, settings: Settings) -> Settings:
-        """The settings with `--prompt-attention`; `auto` keeps that of the model's table."""
+    def configured(self, settings: Settings) -> Settings:
+        """The settings with `--prompt-attention`; `auto` keeps that of the model's table.
+
+        Raises UsageError: an option does not apply to a remote server.
+        """
+        check_decoder(self.decoder, settings)
         if settings.is_remote and self.prompt_attention != "auto":
             raise UsageError("a remote server computes the prompt itself: leave --prompt-attention out")
         return with_setting(settings, "model.prompt_attention", self.prompt_attention)

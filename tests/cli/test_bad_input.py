@@ -49,6 +49,7 @@ def folder(tmp_path):
         (["good.py:1", "--threads", "-1"], "model.threads must be >= 0"),
         (["good.py:1", "--decoder", "x"], "Invalid value for '--decoder': 'x' is not one of 'auto', 'diffusion',"),
         (["good.py:1", "--remote", "host:80"], "remote.url must be an address such as http://127.0.0.1:8000"),
+        (["good.py:1", "--remote", "http://127.0.0.1:9", "--decoder", "diffusion"], "chooses its decoder itself"),
         ([], "Missing argument"),
     ],
 )
