@@ -231,15 +231,10 @@ class Pull:
 
     def run(self) -> None:
         """Runs the remaining stages. Raises `ModelError` while another process does."""
-        from filelock import FileLock, Timeout
-
         preset = self.preset
         with map_disk_errors(preset.folder):
             preset.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                lock = FileLock(preset.record_path.with_suffix(".lock")).acquire(blocking=False)
-            except Timeout:
-                raise ModelError(f"{preset.name} is being pulled by another process: wait for it") from None
+            lock = _lock(preset)
         with lock:
             self._run()
 
@@ -274,6 +269,16 @@ class Pull:
         try_model(self.preset.name)
         with contextlib.suppress(OSError):
             (self.preset.folder / registry.TESTED).touch()
+
+
+def _lock(preset: Preset) -> contextlib.AbstractContextManager[object]:
+    """The lock of the files of a model. Raises `ModelError` while another process pulls or removes them."""
+    from filelock import FileLock, Timeout
+
+    try:
+        return FileLock(preset.record_path.with_suffix(".lock")).acquire(blocking=False)
+    except Timeout:
+        raise ModelError(f"{preset.name} is being pulled by another process: wait for it") from None
 
 
 def try_model(name: str) -> None:
@@ -318,7 +323,7 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
         raise UsageError(f"{problem}: use the name of a pulled model from dg-lsp models list")
     if not preset.folder.is_dir():
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
-    with map_disk_errors(preset.folder, "close the programs that use the model"):
+    with map_disk_errors(preset.folder, "close the programs that use the model"), _lock(preset):
         freed = registry.remove(preset)
     print_line(f"removed {preset.folder} ({size_text(freed)})")
     return 0

@@ -144,13 +144,14 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
     assert {path.name for path in folder.iterdir()} == {"tiny-dream.gguf", registry.TESTED}
 
 
-def test_a_pull_leaves_that_of_another_process_alone(dg_lsp, hub, monkeypatch):
+@pytest.mark.parametrize("command", ["pull", "rm"])
+def test_a_pull_of_another_process_is_left_alone(dg_lsp, hub, monkeypatch, command):
     monkeypatch.setattr(registry, "PRESETS", (TINY,))
     part = TINY.folder / ".cache/part"
     part.parent.mkdir(parents=True)
     part.touch()
     with FileLock(TINY.record_path.with_suffix(".lock")):
-        outcome = dg_lsp("models", "pull", TINY.name)
+        outcome = dg_lsp("models", command, TINY.name)
     assert outcome.code == 3
     assert "tiny-dream is being pulled by another process: wait for it" in outcome.err
     assert (part.exists(), hub.requests) == (True, [])
