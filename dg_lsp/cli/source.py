@@ -111,7 +111,7 @@ class SourceFile:
         """
         path, folder = self.path.resolve(), Path.cwd()
         top = repository_around(path) or (folder if path.is_relative_to(folder) else path.parent)
-        name = os.fsencode(path.relative_to(top))
+        name = os.fsencode(path.relative_to(top).as_posix())
         old_name, new_name = (_quoted(side + name) for side in (b"a/", b"b/"))
         blank = b"\t" if b" " in name else b""  # ends a name with blanks, as git does
         old, new = (list(io.BytesIO(data)) for data in (self.data, self.data_with(edit)))
