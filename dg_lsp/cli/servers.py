@@ -14,7 +14,7 @@ from typer import Option
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line
 from dg_lsp.daemon.endpoint import READY, STOP_SECONDS, Endpoint, become_pipe, report
-from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, InputFileError, UsageError
+from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, InputFileError, UsageError, map_input_errors
 from dg_lsp.settings import Settings, settings_tree
 from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
 
@@ -148,7 +148,7 @@ def _read_keys(path: Path | None) -> dict[str, str]:
     if path is None:
         key = os.environ.get(KEY_VARIABLE, "").strip()
         return {_ONLY_CLIENT: key} if key else {}
-    try:
+    with map_input_errors("read", path):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
