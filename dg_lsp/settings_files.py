@@ -45,7 +45,8 @@ def user_file() -> Path:
 def user_settings(names: Collection[str]) -> tuple[Settings, tuple[str, ...]]:
     """The defaults with the user's file applied, and messages for what is ignored of it.
 
-    `names` are the names of models, see `with_paths`. A file that another user can change is ignored.
+    `names` are the names of models, see `with_paths`. A file that cannot be opened, and one that another user can
+    change, is ignored.
     """
     path = user_file()
     try:

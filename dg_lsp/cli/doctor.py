@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import os
 import platform
 import time
 from contextlib import closing, suppress
@@ -29,7 +28,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import user_file, workspace_file
-from dg_lsp.system import peak_bytes, system_free
+from dg_lsp.system import is_readable, peak_bytes, system_free
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -64,7 +63,7 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     try:
         settings = configure(model.tree, checkup.warnings.append)
         files = (user_file(), workspace_file(Path.cwd()))
-        checkup.settings_files = [str(path) for path in files if path is not None and os.access(path, os.R_OK)]
+        checkup.settings_files = [str(path) for path in files if path is not None and is_readable(path)]
         _try_model(checkup, settings)
     except DgLspError as error:
         checkup.problems.append(str(error))

@@ -16,7 +16,7 @@ from dg_lsp.cli.printing import note, print_facts, print_json, print_line
 from dg_lsp.daemon.endpoint import READY, STOP_SECONDS, Endpoint, become_pipe, report
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, InputFileError, UsageError, map_input_errors
 from dg_lsp.settings import Settings, settings_tree
-from dg_lsp.system import LOOPBACK, keep_heap_small, pin_gpu, python_command
+from dg_lsp.system import LOOPBACK, NEUTRAL_FOLDER, is_readable, keep_heap_small, pin_gpu, python_command
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
@@ -98,7 +98,10 @@ def _located(settings: Settings) -> dict[str, Any]:
     from dg_lsp.models.registry import known_names
     from dg_lsp.settings_files import MODEL_KEYS, with_paths
 
-    return settings_tree(with_paths(settings, MODEL_KEYS, Path.cwd(), known_names()))
+    folder = NEUTRAL_FOLDER
+    with suppress(OSError):  # the working directory was removed
+        folder = Path.cwd()
+    return settings_tree(with_paths(settings, MODEL_KEYS, folder, known_names()))
 
 
 def serve(
@@ -150,9 +153,6 @@ def _read_keys(path: Path | None) -> dict[str, str]:
         return {_ONLY_CLIENT: key} if key else {}
     with map_input_errors("read", path):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise InputFileError(f"{path}: {reason}; give a file with a key") from error
     rows = [tuple(words) for line in lines if (words := line.split())]
     if not rows:
         raise InputFileError(f"{path} is empty; give a file with a key")
@@ -228,7 +228,7 @@ def _stop(endpoint: Endpoint) -> bool:
     from filelock import FileLock, Timeout
 
     record = endpoint.read()
-    if not endpoint.lock.exists():
+    if not is_readable(endpoint.lock):
         return False
     is_stopping = False
     with suppress(DaemonError):

@@ -69,6 +69,13 @@ def test_a_working_directory_that_was_removed_is_exit_code_2(dg_lsp, script, fol
     assert "change to another one" in dg_lsp("doctor").out
 
 
+def test_commands_that_need_no_data_folder_run_where_it_is_out_of_reach(dg_lsp, folder, monkeypatch):
+    monkeypatch.setenv("DG_LSP_DATA_DIR", "/" + "x" * 300)  # each access is an error, as in a home of another user
+    monkeypatch.delenv("DG_LSP_DAEMON_DIR")
+    commands = (("fill", "good.py:1"), ("models", "list"), ("models", "show"), ("daemon", "status"), ("daemon", "stop"))
+    assert [dg_lsp(*command).code in (0, 1) for command in commands] == [True] * len(commands)
+
+
 def test_standard_input_that_is_no_text_is_exit_code_2(dg_lsp, script, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xe9'"), "utf-8"))
     assert "standard input is not utf-8 (byte 5): convert it first" in dg_lsp("generate").error(2)

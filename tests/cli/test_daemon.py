@@ -112,7 +112,7 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, monkeypatch, argumen
     assert outcome.err == ("dg-lsp: no daemon here; this editor gets a model of its own\n" if uses_daemon else "")
 
 
-def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path, user_settings):
+def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tmp_path, user_settings, monkeypatch):
     user_settings("[model]\nthreads = 2\n")
     Path("dg-lsp.toml").write_text("[completion]\nmax_tokens = 3\n")  # the editor may open another folder
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
@@ -123,5 +123,8 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     assert hello["settings"]["completion"]["max_tokens"] == 64
     assert command[1] == "-P"
     assert command[-1] == "--exit-when-idle"
-    dg_lsp("lsp", "--daemon", "start")
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    Path("../gone").rmdir()
+    assert dg_lsp("lsp", "--daemon", "start").code == 0
     assert sessions[1][1]["settings"]["model"]["name"] == "auto"

@@ -125,7 +125,6 @@ def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_throug
     assert with_workspace_file(user, tmp_path / "inner/link", ())[0] == user
 
 
-@pytest.mark.parametrize("is_spelled_with_link", [True, False])
 @pytest.mark.parametrize("root", [".", "", "inner/.."])
 def test_a_relative_path_trusts_no_folder(file, tmp_path, monkeypatch, root):
     """The working directory is that of the folder which the user has just opened."""
@@ -136,6 +135,7 @@ def test_a_relative_path_trusts_no_folder(file, tmp_path, monkeypatch, root):
     assert with_workspace_file(user, path.parent, ())[0] == user
 
 
+@pytest.mark.parametrize("is_spelled_with_link", [True, False])
 def test_a_folder_in_a_home_that_is_a_link_can_be_trusted(tmp_path, monkeypatch, is_spelled_with_link):
     (tmp_path / "disk/ada/code").mkdir(parents=True)
     (tmp_path / "ada").symlink_to("disk/ada")
