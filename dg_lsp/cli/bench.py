@@ -267,10 +267,18 @@ def run_header(
         command=command,
         machine=RunMachine.here(None if isinstance(model, str) else model.threads),
         model=model if isinstance(model, str) else model.spec.name,
-        model_sha256=None if isinstance(model, str) else file_sha256(model.path),
+        model_sha256=None if isinstance(model, str) else _checksum(model.path),
         data={name: file_sha256(path) for name, path in data.items()},
         options=options,
     )
+
+
+def _checksum(path: Path) -> str:
+    """The checksum of a model's file, or of the checksums of all files in its folder."""
+    if path.is_file():
+        return file_sha256(path)
+    checksums = [file_sha256(file) for file in sorted(path.iterdir()) if file.is_file()]
+    return hashlib.sha256("".join(checksums).encode()).hexdigest()
 
 
 def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:

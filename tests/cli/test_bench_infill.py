@@ -123,6 +123,25 @@ def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model, scr
     assert script.denoiser is None
 
 
+def test_a_checkpoint_folder_is_measured(dg_lsp, data, tiny_checkpoint):
+    options = (
+        "--model",
+        tiny_checkpoint,
+        "--threads",
+        "1",
+        "--limit",
+        "1",
+        "--deadline",
+        "30000",
+        "--output",
+        "run.jsonl",
+    )
+    outcome = dg_lsp("bench", "infill", data, *options, "--json")
+    assert (outcome.code, outcome.json["num"]) == (0, 1), outcome.err
+    header = json.loads(Path("run.jsonl").read_text().splitlines()[0])
+    assert (header["model"], len(header["model_sha256"])) == (tiny_checkpoint.name, 64)
+
+
 def test_excluded_files_are_not_typed_by_benchmarks(dg_lsp, script, tmp_path):
     (tmp_path / ".env").write_text("KEY=1\n")
     message = dg_lsp("bench", "replay", tmp_path / ".env").error(2)
