@@ -53,14 +53,6 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
     assert choose(RUNTIME).name == measured_model(RUNTIME, 900).name == "other.gguf"
 
 
-@pytest.mark.parametrize("text", ["[]", '{"a": "x"}', "[" * 100_000])
-def test_a_damaged_record_is_no_record(folder, text):
-    folder.mkdir()
-    (folder / "line-times.json").write_text(text)
-    assert choose(RUNTIME).name == BASE
-    assert measured_model(RUNTIME, 84) == choose(RUNTIME)
-
-
 def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp, monkeypatch, tmp_path):
     (tmp_path / "a.py").write_text("def area(width, height):\n    return width * \n")
     monkeypatch.setattr(selection, "MAX_LINE_MS", 0.1)

@@ -1,7 +1,5 @@
 """`--test`: the first candidate with which a command of the user passes is shown, printed as a patch or written."""
 
-import subprocess
-
 import pytest
 
 from dg_lsp.sandbox import Sandbox
@@ -48,14 +46,6 @@ def test_no_candidate_that_passes_is_exit_code_1_and_changes_nothing(dg_lsp, scr
     tests = [(trial["passes"], "E b is not 2" in trial["outcome"]) for trial in outcome.json["tests"]]
     assert tests == [(False, True)] * 2
     assert file.read_text() == text
-
-
-def test_the_patch_of_a_passing_candidate_is_applied_by_git(dg_lsp, script, file, tmp_path):
-    script.fill = ("b = 1", "b = 2")
-    outcome = dg_lsp("rewrite", "a.py:1", "--test", PASSES_WITH_TWO, "--format", "patch")
-    assert file.read_text() == "b = x\n"
-    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=outcome.out.encode(), check=True)
-    assert file.read_text() == "b = 2\n"
 
 
 def test_a_test_that_cannot_decide_ends_the_command_before_a_model_is_loaded(dg_lsp, script, file):
