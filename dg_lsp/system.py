@@ -94,12 +94,12 @@ def _trim_heap(trim: Callable[[int], object]) -> None:
 
 def free_disk(folder: Path) -> int:
     """Free bytes on the disk of a folder, which need not exist yet."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if is_readable(path))).free
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if is_present(path))).free
 
 
-def is_readable(path: Path) -> bool:
-    """Whether there is a file or folder that this process can read: no error for one in a folder of another user."""
-    return os.access(path, os.R_OK)
+def is_present(path: Path) -> bool:
+    """Whether there is such a file or folder: false, not an error, below a folder that only another user can open."""
+    return os.access(path, os.F_OK)
 
 
 def leave_out_relative_programs() -> None:

@@ -28,7 +28,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import Settings
 from dg_lsp.settings_files import user_file, workspace_file
-from dg_lsp.system import is_readable, peak_bytes, system_free
+from dg_lsp.system import is_present, peak_bytes, system_free
 
 REMOTE_SECONDS = 30.0
 """Time limit of the test completion by a remote model."""
@@ -63,7 +63,7 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     try:
         settings = configure(model.tree, checkup.warnings.append)
         files = (user_file(), workspace_file(Path.cwd()))
-        checkup.settings_files = [str(path) for path in files if path is not None and is_readable(path)]
+        checkup.settings_files = [str(path) for path in files if path is not None and is_present(path)]
         _try_model(checkup, settings)
     except DgLspError as error:
         checkup.problems.append(str(error))

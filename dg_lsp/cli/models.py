@@ -52,7 +52,7 @@ from dg_lsp.models.registry import Preset, is_begun
 from dg_lsp.models.selection import Machine, fit
 from dg_lsp.runtime import LLAMA_CPP_VARIABLE, PACKAGE, RUNTIME_VARIABLE, STOCK, find_runtime, require_library
 from dg_lsp.settings import parse_settings
-from dg_lsp.system import NEUTRAL_FOLDER, free_disk, is_readable, python_command, python_environment, system_free
+from dg_lsp.system import NEUTRAL_FOLDER, free_disk, is_present, python_command, python_environment, system_free
 
 _TEST_SECONDS = 20.0
 """Limit of the test fill: an unfinished fill shows just as well that the model runs."""
@@ -321,7 +321,7 @@ def remove_model(name: Annotated[str, Argument(metavar="NAME", help="A name from
     if preset is None:
         problem = f"{name} cannot be pulled or removed{registry.suggestion(name)}"
         raise UsageError(f"{problem}: use the name of a pulled model from dg-lsp models list")
-    if not is_readable(preset.folder):
+    if not is_present(preset.folder):
         raise UsageError(f"{name} is not on this machine: there is nothing to remove")
     with map_disk_errors(preset.folder, "close the programs that use the model"), _lock(preset):
         freed = registry.remove(preset)

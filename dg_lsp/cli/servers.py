@@ -16,7 +16,7 @@ from dg_lsp.cli.printing import note, print_facts, print_json, print_line
 from dg_lsp.daemon.endpoint import READY, STOP_SECONDS, Endpoint, become_pipe, report
 from dg_lsp.errors import DaemonError, DaemonRunsError, DgLspError, InputFileError, UsageError, map_input_errors
 from dg_lsp.settings import Settings, settings_tree
-from dg_lsp.system import LOOPBACK, NEUTRAL_FOLDER, is_readable, keep_heap_small, pin_gpu, python_command
+from dg_lsp.system import LOOPBACK, NEUTRAL_FOLDER, is_present, keep_heap_small, pin_gpu, python_command
 
 DAEMON = python_command("dg_lsp", "daemon", "run")
 KEY_VARIABLE = "DG_LSP_API_KEY"
@@ -228,7 +228,7 @@ def _stop(endpoint: Endpoint) -> bool:
     from filelock import FileLock, Timeout
 
     record = endpoint.read()
-    if not is_readable(endpoint.lock):
+    if not is_present(endpoint.lock):
         return False
     is_stopping = False
     with suppress(DaemonError):

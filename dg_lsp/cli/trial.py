@@ -35,7 +35,7 @@ from dg_lsp.models.metadata import read_folder
 from dg_lsp.models.registry import BUNDLED
 from dg_lsp.runtime import find_runtime, installed_library
 from dg_lsp.settings import ModelSettings, Settings
-from dg_lsp.system import NEUTRAL_FOLDER, data_folder, is_readable, python_command, python_environment
+from dg_lsp.system import NEUTRAL_FOLDER, data_folder, is_present, python_command, python_environment
 
 _SECONDS, _BYTES_PER_SECOND = 60.0, 20e6
 """Limit of a trial: this time, and the time to read the file at this rate."""
@@ -73,7 +73,7 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
     states = _states(path)
     passed = f"{states} {runtime} {settings.prompt_attention}"
     record = data_folder() / "tested-models" / hashlib.sha256(passed.encode()).hexdigest()
-    if not is_readable(record):
+    if not is_present(record):
         _test_in_child(path, settings, sum(size for size, *_ in states))
         _check_unchanged(path, states, _states(path))
         with contextlib.suppress(OSError):  # without a record it is tested again

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 from dg_lsp import __version__
 from dg_lsp.errors import DaemonError, DaemonRunsError
 from dg_lsp.server import pipe
-from dg_lsp.system import DATA_VARIABLE, NEUTRAL_FOLDER, data_folder, is_readable, read_record, write_private
+from dg_lsp.system import DATA_VARIABLE, NEUTRAL_FOLDER, data_folder, is_present, read_record, write_private
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -84,7 +84,7 @@ class Endpoint:
 
     def all_versions(self) -> "list[Endpoint]":
         """The daemons of all versions that run or crashed."""
-        records = sorted(self.folder.glob("daemon-*.json")) if is_readable(self.folder) else []
+        records = sorted(self.folder.glob("daemon-*.json")) if is_present(self.folder) else []
         versions = [path.stem.removeprefix("daemon-") for path in records]
         endpoints = [Endpoint(self.folder, version) for version in versions]
         return [endpoint for endpoint in endpoints if endpoint.read() is not None]

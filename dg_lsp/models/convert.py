@@ -25,7 +25,7 @@ from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.models import checkpoint, download, packages
 from dg_lsp.models.registry import CONFIGURATION, STANDARD_NAMES
 from dg_lsp.runtime import require_library
-from dg_lsp.system import data_folder, file_sha256, is_readable, replacement
+from dg_lsp.system import data_folder, file_sha256, is_present, replacement
 
 FILE_TYPE_NUMBERS = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
 """Number formats of a checkpoint, and llama.cpp's numbers of such files."""
@@ -358,7 +358,7 @@ def _link(source: Path, target: Path) -> None:
 
 def has_environment() -> bool:
     """Whether the Python environment of llama.cpp's script is there already."""
-    return is_readable(_python(_environment_folder()))
+    return is_present(_python(_environment_folder()))
 
 
 def _environment_folder() -> Path:

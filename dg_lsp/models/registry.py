@@ -13,7 +13,7 @@ from typing import Any
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelError, size_text
-from dg_lsp.system import data_folder, is_readable, read_record
+from dg_lsp.system import data_folder, is_present, read_record
 
 AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
 """Names that stand for the best model here, see selection.py."""
@@ -130,7 +130,7 @@ class Preset:
         if self.name in (BASE, MINI):  # a file: llama.cpp cannot read a model from a zip file
             return Path(str(resources.files(__package__) / self.patterns[0]))
         if self.needs_conversion:
-            return self.converted_path if is_readable(self.converted_path) else None
+            return self.converted_path if is_present(self.converted_path) else None
         return fetched_path(self)
 
     @property
@@ -233,7 +233,7 @@ class RemoteFile:
     def is_complete(self, folder: Path) -> bool:
         """Whether the folder has a file of this name and size."""
         path = folder / self.path
-        return is_readable(path) and path.stat().st_size == self.size
+        return is_present(path) and path.stat().st_size == self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def fetched_path(preset: Preset) -> Path | None:
 
 def is_tested(preset: Preset) -> bool:
     """Whether `pull` was finished: the model is usable, and its test fill ran on this machine."""
-    return preset in BUNDLED or (preset.path is not None and is_readable(preset.folder / TESTED))
+    return preset in BUNDLED or (preset.path is not None and is_present(preset.folder / TESTED))
 
 
 def is_begun(preset: Preset) -> bool:
