@@ -29,8 +29,6 @@ from dg_lsp.engine.request import EngineRequest, FillRequest, FillResult, Frame,
 from dg_lsp.errors import BackendError
 from dg_lsp.settings import CompletionSettings, Settings
 
-Key = tuple[Hashable, str, type]
-"""Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
 OnFrame = Callable[[Frame], None]
 
 DEADLINE_GRACE = 0.03
@@ -78,8 +76,8 @@ class Job:
         return self.request.deadline_from(self.arrival, self.settings)
 
     @property
-    def key(self) -> Key:
-        """Of two jobs with the same key the newer one wins."""
+    def key(self) -> tuple[Hashable, str, type]:
+        """Client, document or conversation, and kind of request: rewrites and fills do not replace each other."""
         return self.request.client, self.request.subject, type(self.request)
 
     @property
@@ -92,52 +90,14 @@ class Job:
         """No client has requested it yet."""
         return self.request.priority is Priority.SPECULATION
 
+    def is_replacing(self, older: "Job") -> bool:
+        """An older job is stale once this one has come."""
+        return older.is_speculative or older.key == self.key
+
     def close(self) -> None:
         """Releases what its work holds, such as the connection to a server."""
         if self.steps is not None:
             self.steps.close()
-
-
-class RequestQueue:
-    """The most urgent first; of equal ones those that were interrupted, then in order of arrival.
-
-    Interrupted jobs leave only by `pop` and `pop_done`, for the model thread to close their steps. Not thread-safe.
-    """
-
-    def __init__(self, *jobs: Job) -> None:
-        self.jobs = list(jobs)
-
-    def __bool__(self) -> bool:
-        return bool(self.jobs)
-
-    def pop(self) -> Job:
-        """The next one; the queue must not be empty."""
-        job = min(self.jobs, key=lambda job: (job.priority, job.steps is None))
-        self.jobs.remove(job)
-        return job
-
-    def pop_done(self) -> list[Job]:
-        """Interrupted jobs whose futures have ended meanwhile."""
-        done = [job for job in self.jobs if job.steps and job.future.done()]
-        self.jobs = [job for job in self.jobs if job not in done]
-        return done
-
-    def outranks(self, running: Job) -> bool:
-        """A job that has not begun is more urgent than the running one."""
-        priority = running.priority
-        return any(job.steps is None and job.priority < priority for job in self.jobs)
-
-    def replace(self, key: Key | None) -> list[Job]:
-        """Removes jobs with this key and speculative ones; returns them."""
-        return self._removed([job for job in self.jobs if job.is_speculative or job.key == key])
-
-    def clear(self) -> list[Job]:
-        """Removes all jobs; returns them."""
-        return self._removed(self.jobs)
-
-    def _removed(self, jobs: list[Job]) -> list[Job]:
-        self.jobs = [job for job in self.jobs if job.steps or job not in jobs]
-        return jobs
 
 
 class SharedDevice:
@@ -204,7 +164,8 @@ class Scheduler:
         # a model on a server shares no device with the others
         self._device = SharedDevice() if device is None or settings.is_remote else device
         self._cache = CompletionCache()
-        self._queue = RequestQueue()
+        self._queue: list[Job] = []
+        """In order of arrival. Jobs that have begun are removed by the model thread only, which closes their steps."""
         self._active: Job | None = None
         self._is_closed = False
         self._changed = threading.Condition()
@@ -231,10 +192,10 @@ class Scheduler:
         if isinstance(request, FillRequest):
             cached = self._cache.find(request, request.min_confidence(job.settings))
             if cached is not None:
-                self._replace(job, self._next_fill(job.settings, request, cached))
+                self._replace(job.is_replacing, self._next_fill(job.settings, request, cached))
                 _settle(job.future, cached)
                 return job.future
-        self._replace(job, job)
+        self._replace(job.is_replacing, job)
         if not isinstance(request, RewriteRequest):
             self._settle_at_deadline(job)
         return job.future
@@ -246,22 +207,17 @@ class Scheduler:
         """
         warm_up = _warm_up_job(request, settings or self._settings)
         with self._changed:
-            active = [] if self._active is None else [self._active]
-            is_needed = any(not isinstance(job.request, IdleRequest) for job in (*active, *self._queue.jobs))
+            is_needed = any(not isinstance(job.request, IdleRequest) for job in self._jobs())
             if self._is_closed or self.is_asleep or is_needed or not warm_up.settings.speculate:
                 return
-            for job in active:
-                job.future.cancel()
-            self._queue.clear()
-            self._queue.jobs.append(warm_up)
-            self._changed.notify()
+            self._replace(lambda _: True, warm_up)
 
     def configure(self, settings: CompletionSettings) -> None:
         """Other settings from the next request on; cached completions are dropped."""
         with self._changed:
             self._settings = settings
             self._cache = CompletionCache()
-            self._queue.replace(None)
+        self._replace(lambda job: job.is_speculative)
 
     @property
     def is_asleep(self) -> bool:
@@ -280,31 +236,25 @@ class Scheduler:
         """
         with self._changed:
             self._is_closed = True
-            jobs = self._queue.clear()
-            if self._active is not None:
-                jobs = [*jobs, self._active]
-            self._changed.notify()
-        for job in jobs:
-            job.future.cancel()
+        self._replace(lambda _: True)
         if self.ready.done():
             self._thread.join(timeout=10)
 
-    def _replace(self, job: Job, queued: Job | None) -> None:
-        """Cancels the jobs that are stale after this one has come, and queues it or another one."""
+    def _jobs(self) -> list[Job]:
+        """All jobs, the running one last. Requires the lock."""
+        return self._queue if self._active is None else [*self._queue, self._active]
+
+    def _replace(self, is_stale: Callable[[Job], bool], newer: Job | None = None) -> None:
+        """Cancels stale jobs, the running one included, and queues a newer one; after `close` that is cancelled too."""
         with self._changed:
-            if self._is_closed:
-                job.future.cancel()
-                return
-            stale = self._queue.replace(job.key)
-            active = self._active
-            if active is not None and (active.is_speculative or active.key == job.key):
-                stale.append(active)
-            if queued is not None:
-                self._queue.jobs.append(queued)
-                self._changed.notify()
+            stale = [job for job in self._jobs() if is_stale(job)]
+            self._queue = [job for job in self._queue if job.steps or job not in stale]
+            if newer is not None:
+                (stale if self._is_closed else self._queue).append(newer)
+            self._changed.notify()
         self._device.wake()
-        for stale_job in stale:
-            stale_job.future.cancel()
+        for job in stale:
+            job.future.cancel()
 
     def _serve(self) -> None:
         try:
@@ -356,14 +306,18 @@ class Scheduler:
             engine.close()
 
     def _next_job(self) -> Job | None:
-        """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed."""
+        """Waits for work; None after `idle_seconds` without any, or when the scheduler is closed.
+
+        The most urgent job is first; of equally urgent ones those that were interrupted, then in order of arrival.
+        """
         self._close_done()
         with self._changed:
             self._active = None
             timeout = None if self._engine is None else self._idle_seconds
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
             if self._queue and not self._is_closed:
-                self._active = self._queue.pop()
+                self._active = min(self._queue, key=lambda job: (job.priority, job.steps is None))
+                self._queue.remove(self._active)
             return self._active
 
     def _run(self, job: Job) -> bool:
@@ -405,7 +359,7 @@ class Scheduler:
             idle_jobs = self._idle_jobs(job.settings, job.request, job.future.result())
             with self._changed:
                 if not self._queue:
-                    self._queue.jobs += idle_jobs
+                    self._queue += idle_jobs
 
     def _idle_jobs(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> list[Job]:
         """What idle time computes after a fill, the most useful first."""
@@ -432,15 +386,18 @@ class Scheduler:
             return False
         self._close_done()
         with self._changed:
-            is_outranked = self._queue.outranks(job)
+            priority = job.priority
+            is_outranked = any(waiting.steps is None and waiting.priority < priority for waiting in self._queue)
             if is_outranked:
-                self._queue.jobs.append(job)
+                self._queue.append(job)
                 self._active = None
         return is_outranked
 
     def _close_done(self) -> None:
+        """Removes interrupted jobs whose futures have ended meanwhile, and closes their steps."""
         with self._changed:
-            done = self._queue.pop_done()
+            done = [job for job in self._queue if job.steps and job.future.done()]
+            self._queue = [job for job in self._queue if job not in done]
         for job in done:
             job.close()
 

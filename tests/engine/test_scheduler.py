@@ -12,7 +12,7 @@ from scripted import ScriptedDenoiser, engine_for
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.completion_cache import CompletionCache
 from dg_lsp.engine.request import Priority, RewriteRequest
-from dg_lsp.engine.scheduler import RequestQueue, Scheduler, SharedDevice
+from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.errors import BackendError, ModelMemoryError
 from dg_lsp.settings import MAX_SECONDS, CompletionSettings, Settings
 
@@ -137,7 +137,7 @@ def test_any_idle_time_and_a_failure_to_close_the_model_leave_its_thread_alive(s
     assert "hunter2" not in errors
 
 
-@pytest.mark.parametrize(("kind", "name"), [(CompletionCache, "keep"), (RequestQueue, "pop_done")])
+@pytest.mark.parametrize(("kind", "name"), [(CompletionCache, "keep"), (Scheduler, "_close_done")])
 def test_an_error_of_our_own_ends_neither_the_model_thread_nor_its_requests(
     scheduler_of, capfd, monkeypatch, kind, name
 ):
