@@ -7,6 +7,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
+from copy import copy
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Self, TypeVar
@@ -128,9 +129,11 @@ class Engine(ABC):
         del request  # no code is sent to a server before the user types
         yield from ()
 
-    @abstractmethod
     def configured(self, settings: CompletionSettings) -> Self:
         """An engine with other settings over the same model; one of the two at a time may be used."""
+        engine = copy(self)
+        engine.settings = settings
+        return engine
 
     @abstractmethod
     def close(self) -> None:
@@ -146,17 +149,15 @@ class LocalEngine(Engine):
         tokenizer: Tokenizer,
         settings: CompletionSettings,
         costs: StepCosts | None = None,
-        shared: EngineModel | None = None,
     ) -> None:
-        """Without costs, `auto` denoises a canvas where the model has one; `shared` has slots and caches in use."""
-        model = shared or EngineModel.of(denoiser, tokenizer)
+        """Without costs, `auto` denoises a canvas where the model has one."""
         self.spec = denoiser.spec
         self.settings = settings
         self.costs = costs
         self.follows_instructions = self.spec.follows_instructions
-        self._model = replace(model, spec=self.spec)
-        if costs and shared is None:
-            model.speed.token_ms = costs.prompt_token or model.speed.token_ms
+        self._model = EngineModel.of(denoiser, tokenizer)
+        if costs and costs.prompt_token:
+            self._model.speed.token_ms = costs.prompt_token
 
     @property
     @override
@@ -320,10 +321,6 @@ class LocalEngine(Engine):
                 yield from task.running(task.prefill(prompt_ids))
             if len(taken) > 1:
                 slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - MAX_LAG * len(taken)
-
-    @override
-    def configured(self, settings: CompletionSettings) -> Self:
-        return type(self)(self._model.denoiser, self._model.tokenizer, settings, self.costs, self._model)
 
     @override
     def close(self) -> None:

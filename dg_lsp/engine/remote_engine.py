@@ -152,10 +152,6 @@ class RemoteEngine(Engine):
         return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in further))
 
     @override
-    def configured(self, settings: CompletionSettings) -> "RemoteEngine":
-        return RemoteEngine(self._model, settings)
-
-    @override
     def close(self) -> None:
         self._model.close()
 
