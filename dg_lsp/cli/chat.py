@@ -186,7 +186,7 @@ def _show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: f
     with _stop_on_interrupt() as stop, screen as show:
 
         def look(progress: Progress) -> None:
-            frame = engine.frame(progress)
+            frame = progress.frame()
             show(frame)
             if is_streamed:
                 stream.add(frame)

@@ -201,7 +201,7 @@ class _EditCommand:
             return drain(steps)
         console = Console(highlight=False, stderr=self.run.as_json or self.file.is_patch)
         with output.canvas_screen(console, drawn) as show:
-            return drain(steps, lambda progress: show(engine.frame(progress)))
+            return drain(steps, lambda progress: show(progress.frame()))
 
     def _report_model(self, engine: Engine) -> None:
         """Prints which model answers, and what it knows, before its answer: an error prints nothing else."""

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from dg_lsp.canvas.chat import split_thought
 from dg_lsp.canvas.layout import (
     NOTHING,
     CachingTokenizer,
@@ -217,8 +218,11 @@ class DecodeTask:
         repetition: Repetition | None = None,
         slot: int = -1,
         judge: Callable[[bytes, float], Verdict] | None = None,
+        is_answer: bool = False,
     ) -> None:
         """Chooses the slot if there is none with this number. `judge` decides by its text and score what is shown.
+
+        `is_answer`: to a conversation, so that a thought may come before the text.
 
         Raises:
             RequestError: the model lacks what the decoder needs.
@@ -231,6 +235,7 @@ class DecodeTask:
         self.limits = limits
         self.costs = costs
         self.repetition = repetition
+        self.decode = model.decode
         self.stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
         self.rng = np.random.default_rng(seed)
         self.slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
@@ -242,6 +247,7 @@ class DecodeTask:
         """The same number while the prompt is decoded; `WHOLE_PROMPT` once the slot holds all of it."""
         self._held = NOTHING  # tokens that the request has put into the slot
         self._judge = judge
+        self._is_answer = is_answer
         self._verdicts: dict[Draft, Verdict] = {}
 
     @property
@@ -274,7 +280,7 @@ class DecodeTask:
         try:
             with slots.in_use(self.slot):
                 for progress in steps:
-                    yield replace(progress, num_removed=len(self.layout.removed))
+                    yield replace(progress, task=self)
                     if slots.user is not self and self._num_there == WHOLE_PROMPT:
                         slots.hold(self.slot, self._held, client)
                         yield from self.prefill(self._held)
@@ -366,6 +372,12 @@ class DecodeTask:
         num_known = self.layout.num_known
         first = max(0, num_known - num_before - 1)
         return {at: held[num_known : num_before + at + 1] for at in range(first, len(ids))}
+
+    def texts(self, ids: TokenIds) -> tuple[str, str]:
+        """The thought before an answer, and the text from the cursor on."""
+        if self._is_answer:
+            return split_thought(ids, self._model.tokenizer, is_thinking=self.spec.is_thinking)
+        return "", self.decode(ids)[len(self.layout.removed) :].decode("utf-8", "replace")
 
     def is_done(self, draft: Draft) -> bool:
         """The draft after the passes so far meets the stop criteria."""

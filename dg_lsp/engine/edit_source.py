@@ -193,7 +193,7 @@ def _from_edit_model(
     for progress in answer:
         yield progress
         score, num_passes = progress.draft.score, progress.number
-        text = engine.frame(progress).settled_text
+        text = progress.frame().settled_text
         if text.count("\n") > num_lines:
             num_lines = text.count("\n")
             region = prompt.edited_region(text, unfinished=JOINED_LINES)

@@ -15,14 +15,14 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.canvas.chat import chat_layout, raw_layout, split_thought
-from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer, token_ids
+from dg_lsp.canvas.chat import chat_layout, raw_layout
+from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, canvas_length, decoder_with
-from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps, mapped
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps
 from dg_lsp.engine.gaps import GapsFill
 from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
@@ -30,7 +30,6 @@ from dg_lsp.engine.request import (
     EngineRequest,
     FillRequest,
     FillResult,
-    Frame,
     RewriteRequest,
     RewriteResult,
 )
@@ -82,10 +81,6 @@ class Engine(ABC):
         if deadline is None:
             deadline = request.deadline_from(time.monotonic(), self.settings)
         return drain(self.complete(request, deadline=deadline))
-
-    @abstractmethod
-    def frame(self, progress: Progress) -> Frame:
-        """The progress for display; for any thread."""
 
     @abstractmethod
     def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
@@ -250,17 +245,6 @@ class LocalEngine(Engine):
         return model.buffers.repetition(text, request.offset, num_removed=len(removed))
 
     @override
-    def frame(self, progress: Progress) -> Frame:
-        tokenizer = self._model.tokenizer
-        frame = progress.frame(tokenizer.decode, token_ids(self.spec.end_ids))
-        if not progress.is_answer:
-            return frame
-        ids = progress.draft.ids
-        thought, answer = split_thought(ids, tokenizer, is_thinking=progress.is_thinking)
-        _, earlier = split_thought(ids[: progress.num_earlier], tokenizer, is_thinking=progress.is_thinking)
-        return replace(frame, thought=thought, settled_text=answer, earlier_text=earlier)
-
-    @override
     def rewrite(self, request: RewriteRequest, *, deadline: float) -> Generator[Progress, None, RewriteResult]:
         model, decoder = self._resolved(request, request.decoder or DecoderName.AUTO)
         request = replace(request, decoder=None if decoder is DecoderName.AUTO else decoder)
@@ -275,19 +259,11 @@ class LocalEngine(Engine):
         costs = RequestCosts()
         with costs.stage("prompt"):
             task = _chat_task(request, model, decoder, deadline, costs)
-        is_thinking = model.spec.is_thinking
-        (draft, *_) = yield from mapped(
-            task.drafts(),
-            lambda progress: progress if request.is_raw else replace(progress, is_answer=True, is_thinking=is_thinking),
-        )
+        (draft, *_) = yield from task.drafts()
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
         draft = task.stop.within_limit(draft)
-        thought = ""
-        if request.is_raw:
-            text = model.decode(draft.ids).decode("utf-8", "replace")
-        else:
-            thought, text = split_thought(draft.ids, model.tokenizer, is_thinking=is_thinking)
+        thought, text = task.texts(draft.ids)
         result = task.result(draft, (Candidate(text, draft.score),), ())
         return replace(result, thought=thought, output_tokens=min(result.output_tokens, request.max_tokens))
 
@@ -355,7 +331,10 @@ def _chat_task(
         is_stopped=request.is_stopped,
         max_length=model.room,
     )
-    return DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot)
+    is_answer = not request.is_raw
+    return DecodeTask(
+        model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=is_answer
+    )
 
 
 def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:

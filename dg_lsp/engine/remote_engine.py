@@ -27,7 +27,6 @@ from dg_lsp.engine.request import (
     Ending,
     FillRequest,
     FillResult,
-    Frame,
     Priority,
     RewriteRequest,
     RewriteResult,
@@ -92,10 +91,6 @@ class RemoteEngine(Engine):
             candidates, rejections = rank(verdicts)
         result = self._result(answer, candidates[: request.num_candidates], rejections, watch, limits)
         return result.confident(request.min_confidence(self.settings))
-
-    @override
-    def frame(self, progress: Progress) -> Frame:
-        return Frame(progress.block, progress.number, (), progress.text)
 
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:

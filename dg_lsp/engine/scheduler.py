@@ -340,7 +340,7 @@ class Scheduler:
                     progress = next(job.steps)
                     job.num_passes = progress.number
                     if job.on_frame is not None and len(progress.ids):  # not between pieces of a prompt
-                        job.on_frame(self._open().frame(progress))
+                        job.on_frame(progress.frame())
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request

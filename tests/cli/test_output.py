@@ -49,7 +49,7 @@ def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(
     )
     with canvas_screen(console, lambda frame: excerpt(snapshot, 14, drawing(frame))) as show:
         steps = FillRequest(snapshot, 14).run(engine, float("inf"))
-        result = drain(steps, lambda progress: show(engine.frame(progress)))
+        result = drain(steps, lambda progress: show(progress.frame()))
     show_fill(result, snapshot, 14, console)
     live, _, last = out.getvalue().rpartition("\x1b[?25h")
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is hidden and shown

@@ -43,7 +43,7 @@ def frames_of():
     def collect(engine, request):
         frames = []
         steps = request.run(engine, float("inf"))
-        return frames, drain(steps, lambda step: frames.append(engine.frame(step)) if len(step.ids) else None)
+        return frames, drain(steps, lambda step: frames.append(step.frame()) if len(step.ids) else None)
 
     return collect
 

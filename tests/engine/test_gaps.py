@@ -74,7 +74,7 @@ def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
         spec, ["a * 2", "print(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
     )
     engine, frames = engine_of(model), []
-    result = drain(request().run(engine, float("inf")), lambda step: frames.append(engine.frame(step)))
+    result = drain(request().run(engine, float("inf")), lambda step: frames.append(step.frame()))
     assert applied(result) == FILLED
     assert [gap.text for gap in result.gaps] == ["a * 2", "print(x)", "x"]
     assert result.steps == len(model.canvases) <= 6

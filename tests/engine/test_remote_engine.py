@@ -196,7 +196,7 @@ def test_progress_has_the_text_and_an_engine_with_other_settings_shares_the_conn
     model = FakeModel(RemoteAnswer(("width",)), "width * height")
     engine = RemoteEngine(model, CompletionSettings()).configured(CompletionSettings(max_tokens=7))
     steps = engine.complete(FillRequest(Snapshot("a.py", BEFORE + AFTER), len(BEFORE)), deadline=math.inf)
-    frame = engine.frame(next(steps))
+    frame = next(steps).frame()
     assert (frame.settled_text, frame.cells, model.queries[0].max_tokens) == ("width", (), 7)
     engine.close()
     assert model.is_closed

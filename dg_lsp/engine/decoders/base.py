@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import numpy as np
 
-from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, TokenIds, among
+from dg_lsp.canvas.layout import NOTHING, Canvas, Flags, TokenIds, among, token_ids
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.request import Cell, Ending, Frame, Timings
@@ -76,39 +76,37 @@ class Progress:
     committed: Flags | None = None  # shape (N,): see `Step.committed`; None: the tokens of the draft
     frozen: Flags | None = None  # shape (N,): tokens of the buffer between the gaps of one canvas; None: no token
     num_earlier: int = 0  # tokens of the draft that are from earlier canvases
-    num_removed: int = 0  # bytes before the cursor with which the draft begins, see `Layout.removed`
-    is_answer: bool = False  # to a conversation: a thought may come first
-    is_thinking: bool = False  # see `ModelSpec.is_thinking`
     text: str = ""  # in place of tokens, from a server
+    task: "DecodeTask | None" = None  # None between two pieces of a prompt, and from a server
 
     @classmethod
     def of(cls, block: int, number: int, step: Step, draft: Draft, num_earlier: int = 0) -> "Progress":
         """The canvas after a step."""
         return cls(block, number, draft, step.draft_ids, step.confidence, step.committed, num_earlier=num_earlier)
 
-    def frame(self, decode: Callable[[TokenIds], bytes], end_ids: TokenIds) -> Frame:
-        """The canvas position by position, and the settled text, both from the cursor on."""
+    def frame(self) -> Frame:
+        """The canvas position by position, and the settled text, both from the cursor on; for any thread."""
+        task = self.task
+        if task is None:
+            return Frame(self.block, self.number, (), self.text)
         earlier_ids = self.draft.ids[: self.num_earlier]
-        num_hidden = max(0, self.num_removed - len(decode(earlier_ids)))  # bytes of the canvas
-
-        def text(ids: TokenIds) -> str:
-            return decode(ids)[self.num_removed :].decode("utf-8", "replace")
-
+        num_hidden = max(0, len(task.layout.removed) - len(task.decode(earlier_ids)))  # bytes of the canvas
         committed = self.committed
         if committed is None:
             committed = np.arange(len(self.ids)) < len(self.draft.confidence)
         frozen = np.zeros(len(self.ids), np.bool_) if self.frozen is None else self.frozen
-        is_end = among(self.ids, end_ids)
+        is_end = among(self.ids, token_ids(task.spec.end_ids))
         cells: list[Cell] = []
         for at in range(len(self.ids)):
-            piece = decode(self.ids[at : at + 1])
+            piece = task.decode(self.ids[at : at + 1])
             if len(piece) > num_hidden or not num_hidden:
                 shown = piece[num_hidden:].decode("utf-8", "replace")
                 cells.append(
                     Cell(shown, float(self.confidence[at]), bool(committed[at]), bool(is_end[at]), bool(frozen[at]))
                 )
             num_hidden = max(0, num_hidden - len(piece))
-        return Frame(self.block, self.number, tuple(cells), text(self.draft.ids), text(earlier_ids))
+        thought, text = task.texts(self.draft.ids)
+        return Frame(self.block, self.number, tuple(cells), text, task.texts(earlier_ids)[1], thought)
 
 
 PROMPT_PIECE = Progress(0, 0, EMPTY, NOTHING, EMPTY.confidence)
