@@ -83,8 +83,10 @@ class Engine(ABC):
         return drain(self.complete(request, deadline=deadline))
 
     @abstractmethod
-    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        """A fill.
+    def complete(
+        self, request: FillRequest, *, deadline: float, costs: RequestCosts | None = None
+    ) -> Generator[Progress, None, FillResult]:
+        """A fill; its costs are added to those of the request that it is a part of.
 
         Raises:
             RequestError: the model cannot run the decoder, the canvas length or the number of candidates.
@@ -169,8 +171,10 @@ class LocalEngine(Engine):
         return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
 
     @override
-    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
-        costs = RequestCosts()
+    def complete(
+        self, request: FillRequest, *, deadline: float, costs: RequestCosts | None = None
+    ) -> Generator[Progress, None, FillResult]:
+        costs = costs or RequestCosts()
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             layout = _fill_layout(request, model)

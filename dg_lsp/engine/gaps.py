@@ -16,7 +16,6 @@ and the rest is left out.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt
 from dg_lsp.diffusion.samplers import Step, denoise_together
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
-from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress, mapped
+from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress
 from dg_lsp.engine.decoders.diffusion import join_scores
 from dg_lsp.engine.request import FillRequest, Replacement, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.engine.rewrite import RangeTask
@@ -246,7 +245,8 @@ class GapsFill(RangeTask):
                 steps = self._fill_together(self._model, layout, first)
             else:
                 steps = self._fill_one(first)
-            yield from mapped(steps, partial(replace, block=block))
+            for progress in steps:
+                yield replace(progress, block=block)
             first = last + 1
             block += 1
         verdicts = self._text.verdicts

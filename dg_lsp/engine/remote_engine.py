@@ -72,10 +72,12 @@ class RemoteEngine(Engine):
         return Footprint()
 
     @override
-    def complete(self, request: FillRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
+    def complete(
+        self, request: FillRequest, *, deadline: float, costs: RequestCosts | None = None
+    ) -> Generator[Progress, None, FillResult]:
         if request.priority is Priority.WARM_UP:  # no API of a server has a request that only reads a prompt
             return FillResult.unfinished()
-        watch = RequestCosts()
+        watch = costs or RequestCosts()
         with watch.stage("prompt"):
             seconds = (request.deadline_ms or self.settings.deadline_ms) / 1e3
             max_tokens = self.settings.max_tokens if request.max_tokens is None else request.max_tokens
@@ -86,6 +88,7 @@ class RemoteEngine(Engine):
             # a server reports no passes
             early_stop = limits.deadline - seconds + early_stop_ms(request, self.settings, limits.deadline) / 1e3
         answer = yield from watch.relay(self._stream(query, limits, early_stop))
+        watch.num_passes += answer.steps
         with watch.stage("postprocess"):
             verdicts = [self._judge_text(text, answer, request, limits) for text in answer.texts or ("",)]
             candidates, rejections = rank(verdicts)

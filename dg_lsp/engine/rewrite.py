@@ -16,7 +16,7 @@ from dg_lsp.context.window import Prompt, SnippetSource
 from dg_lsp.diffusion.samplers import denoise
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoder_selection import canvas_length
-from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of, mapped
+from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of
 from dg_lsp.engine.request import Ending, FillRequest, FillResult, Priority, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.models.registry import instruction_model
@@ -82,11 +82,7 @@ class RangeTask:
             client=self._request.client,
             sampler=self._request.sampler,
         )
-        num_before = self._costs.num_passes
-        steps = self._engine.complete(request, deadline=self._deadline)
-        numbered = mapped(steps, lambda progress: replace(progress, number=num_before + progress.number))
-        result = yield from self._costs.relay(numbered)
-        self._costs.num_passes += result.steps
+        result = yield from self._engine.complete(request, deadline=self._deadline, costs=self._costs)
         least = max_lines or math.inf  # a part of what belongs there is no candidate
         whole = tuple(fill for fill in result.candidates if not fill.is_cut or fill.text.count("\n") + 1 >= least)
         cut = (UNFINISHED,) * (len(result.candidates) - len(whole))

@@ -76,7 +76,7 @@ def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, attention):
         for number in range(3):
             before = BEFORE + "x" * number
             request = FillRequest(Snapshot("file:///a.py", before + AFTER), len(before))
-            frames = map(engine.frame, request.run(engine, float("inf")))
+            frames = (step.frame() for step in request.run(engine, float("inf")))
             lengths = [len(frame.cells) for frame in frames]
             changes |= set(np.sign(np.diff(lengths)).tolist())
             assert max(lengths) <= engine.spec.sampling.max_free

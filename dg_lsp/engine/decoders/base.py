@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dg_lsp.engine.decode_task import DecodeTask
 
 Value = TypeVar("Value")
-Changed = TypeVar("Changed")
 Result = TypeVar("Result")
 
 
@@ -122,16 +121,6 @@ class Steps(Generic[Value, Result]):
 
     def __iter__(self) -> Iterator[Value]:
         self.result = yield from self._generator
-
-
-def mapped(
-    generator: Generator[Value, None, Result], change: Callable[[Value], Changed]
-) -> Generator[Changed, None, Result]:
-    """The same steps, each changed, and the same result."""
-    steps = Steps(generator)
-    for step in steps:
-        yield change(step)
-    return steps.result
 
 
 class RequestCosts:
