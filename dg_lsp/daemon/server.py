@@ -13,13 +13,11 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from dg_lsp import __version__
 from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint, receive, send
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.resident_models import SchedulerSession
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DaemonError, SettingsError
@@ -66,17 +64,18 @@ class Pool:
         """Held while models are closed. A thread that gets it finds their memory free."""
         self._device = SharedDevice()
 
-    def share(self, settings: Settings) -> SchedulerSession:
-        """A session's share of the model of these settings, which is opened if it is not open."""
+    def share(self, settings: Settings) -> Scheduler:
+        """The scheduler of these settings, for one more session; its model is opened if it is not open."""
         key = settings.model_key
         with self._lock:
             # what a model that failed was missing may be there by now
             model = next((model for model in self._models if model.key == key and model.state != "failed"), None)
             if model is None:
-                model = _Model(key, settings.model.name, Scheduler(self._open, settings, self._device))
+                scheduler = Scheduler(self._open, settings, self._device, self._leave)
+                model = _Model(key, settings.model.name, scheduler)
                 self._models.append(model)
             model.num_sessions += 1
-        return SchedulerSession(model.scheduler, settings.completion, partial(self._leave, model))
+        return model.scheduler
 
     def facts(self) -> list[dict[str, Any]]:
         """The models for `dg-lsp daemon status`, as JSON values."""
@@ -101,10 +100,12 @@ class Pool:
         for model in self._models:
             model.scheduler.close()
 
-    def _leave(self, model: _Model) -> None:
+    def _leave(self, scheduler: Scheduler) -> None:
         with self._lock:
-            model.num_sessions -= 1
-            model.last_used = time.monotonic()
+            for model in self._models:
+                if model.scheduler is scheduler:
+                    model.num_sessions -= 1
+                    model.last_used = time.monotonic()
 
     def _open(self, settings: Settings) -> Engine:
         """Opens an engine. Other models without a session are closed before, because it may need their memory."""

@@ -336,9 +336,7 @@ def _chat_task(
         max_length=model.room,
     )
     is_answer = not request.is_raw
-    return DecodeTask(
-        model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=is_answer
-    )
+    return DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=is_answer)
 
 
 def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:

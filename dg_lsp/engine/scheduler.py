@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -149,16 +149,19 @@ class Scheduler:
         open_engine: Callable[[Settings], Engine],
         settings: Settings,
         device: SharedDevice | None = None,
+        on_leave: Callable[["Scheduler"], None] = lambda scheduler: scheduler.close(),
     ) -> None:
-        """Starts to open the model of these settings; `device` is that of the other models of the process."""
+        """Starts to open the model of these settings; `device` is that of the other models of the process.
+
+        `on_leave` is called when a session does not need the model any more.
+        """
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
-        self.listeners: tuple[SchedulerListener, ...] = ()
-        """Receive the events of the requests that bring no listeners."""
         self._open_engine = partial(open_engine, settings)
         self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
+        self._on_leave = on_leave
         self._settings = settings.completion  # of requests that bring no settings
         self._idle_seconds = settings.model.idle_seconds or None
         # a model on a server shares no device with the others
@@ -177,17 +180,16 @@ class Scheduler:
         request: EngineRequest[Result],
         on_frame: OnFrame | None = None,
         settings: CompletionSettings | None = None,
-        listeners: tuple[SchedulerListener, ...] | None = None,
+        listeners: Iterable[SchedulerListener] = (),
     ) -> Future[Result]:
         """The result to come; cancelling it stops the model.
 
         An older request of the same kind for the same document or conversation is cancelled. The deadline counts from
         now and covers waiting for the model. The rest of an earlier fill at this position is the result at once.
-        `on_frame` is called by the model thread with each canvas. `settings` and `listeners` replace the
-        scheduler's.
+        `on_frame` is called by the model thread with each canvas. `settings` replace the scheduler's.
         """
         job = Job(request, settings or self._settings, on_frame)
-        for listener in self.listeners if listeners is None else listeners:
+        for listener in listeners:
             job.future.add_done_callback(partial(self._report, listener, job))
         if isinstance(request, FillRequest):
             cached = self._cache.find(request, request.min_confidence(job.settings))
@@ -212,13 +214,6 @@ class Scheduler:
                 return
             self._replace(lambda _: True, warm_up)
 
-    def configure(self, settings: CompletionSettings) -> None:
-        """Other settings from the next request on; cached completions are dropped."""
-        with self._changed:
-            self._settings = settings
-            self._cache = CompletionCache()
-        self._replace(lambda job: job.is_speculative)
-
     @property
     def is_asleep(self) -> bool:
         """The model is closed for lack of work; the next request opens it again."""
@@ -228,6 +223,10 @@ class Scheduler:
     def engine(self) -> Engine | None:
         """The engine while the model is open; only for what any thread may read."""
         return self._engine
+
+    def leave(self) -> None:
+        """Ends a session's use of the model."""
+        self._on_leave(self)
 
     def close(self) -> None:
         """Cancels all requests, stops the running one within one denoising step, and frees the model's memory.

@@ -22,7 +22,6 @@ from typing_extensions import override
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.resident_models import OpenScheduler
-from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import UsageError
 from dg_lsp.http.auth import READ_BYTES, AccessRules, Connection
 from dg_lsp.http.routes import router
@@ -53,7 +52,7 @@ class HttpServer:
     def __init__(
         self,
         address: tuple[str, int],
-        open_scheduler: OpenScheduler[Scheduler],
+        open_scheduler: OpenScheduler,
         settings: Settings,
         rules: AccessRules,
     ) -> None:

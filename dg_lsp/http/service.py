@@ -130,7 +130,7 @@ class Service:
 
     def __init__(
         self,
-        open_scheduler: OpenScheduler[Scheduler],
+        open_scheduler: OpenScheduler,
         settings: Settings,
         report: Callable[[str], None],
         rules: AccessRules,
@@ -143,7 +143,7 @@ class Service:
         self.metrics = Metrics(lambda: self.num_active)
         self.started = int(time.time())  # seconds since 1970
         # plugins cache completions and request the next one themselves
-        self.models = ResidentModels.open(open_scheduler, with_setting(settings, "completion.speculate", False))
+        self.models = ResidentModels(open_scheduler, with_setting(settings, "completion.speculate", False))
         self._audit_log = AuditLog.of(settings.privacy, report)
         self.models.listen(self.metrics, self._audit_log)
         self._numbers = itertools.count(1)
@@ -264,7 +264,7 @@ class Service:
             if warning not in ("", self._warning):
                 self._warning = warning
                 self._report(f"warning: {warning}")
-        outcome = asyncio.wrap_future(scheduler.submit(request, on_frame))
+        outcome = asyncio.wrap_future(self.models.submit(request, on_frame))
         self._active[request.client] += 1
         outcome.add_done_callback(partial(self._end, request.client))
         return outcome

@@ -15,7 +15,7 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler
+from dg_lsp.engine.resident_models import OpenScheduler
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.models.registry import known_names
@@ -39,7 +39,7 @@ EDITOR_KEYS = ("editorInfo", "editorPluginInfo", TRUST, transport.TOKEN)
 
 
 def create_server(
-    open_scheduler: OpenScheduler[AnyScheduler],
+    open_scheduler: OpenScheduler,
     settings: Settings,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
     usage: Usage | None = None,

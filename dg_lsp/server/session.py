@@ -21,7 +21,7 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
-from dg_lsp.engine.resident_models import AnyScheduler, OpenScheduler, ResidentModels
+from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
@@ -47,7 +47,7 @@ class Server(LanguageServer):
 
     def __init__(
         self,
-        open_scheduler: OpenScheduler[AnyScheduler],
+        open_scheduler: OpenScheduler,
         settings: Settings,
         overrides: Mapping[str, Any] = NO_OVERRIDES,
         usage: Usage | None = None,
@@ -87,7 +87,7 @@ class Server(LanguageServer):
         """Hashes of messages that are shown or logged only once in a session."""
         self._open_scheduler = open_scheduler
         self._overrides = overrides
-        self._models: ResidentModels[AnyScheduler] | None = None
+        self._models: ResidentModels | None = None
         self._closing = asyncio.Lock()
         """Held while models are replaced, because new models are opened after the old ones have freed their memory."""
         self._audit_log: AuditLog | None = None
@@ -128,7 +128,7 @@ class Server(LanguageServer):
                 await asyncio.to_thread(old.close)
             self._audit_log = self._open_audit_log()
             settings = parse_settings(self._overrides, self.settings)
-            models = self._models = ResidentModels.open(self._open_scheduler, settings)
+            models = self._models = ResidentModels(self._open_scheduler, settings)
             models.listen(self._audit_log)
         for scheduler, purpose in zip(models.schedulers, ("", " for rewrites"), strict=False):
             engine = await _outcome(scheduler.ready)
@@ -175,7 +175,7 @@ class Server(LanguageServer):
         scheduler = self._models.completion
         was_loading = self.engine() is None
         with self.status.busy():
-            result = await _outcome(scheduler.submit(request, self._canvas_sender(request.snapshot.uri)))
+            result = await _outcome(self._models.submit(request, self._canvas_sender(request.snapshot.uri)))
         if isinstance(result, BaseException):
             # an error of loading has been reported by `load_model`
             if result is not scheduler.ready.exception():
@@ -208,7 +208,7 @@ class Server(LanguageServer):
             self._cursors[uri] = offset
         offset = min(snapshot.num_before + offset, len(snapshot.text))
         request = FillRequest(snapshot, offset, snippets=self.snippets(snapshot, offset))
-        models.completion.warm_up(request)
+        models.warm_up(request)
 
     async def rewrite(self, request: RewriteRequest) -> RewriteResult:
         """The result.
@@ -224,7 +224,7 @@ class Server(LanguageServer):
         scheduler = models.scheduler_for(request)
         request = replace(request, endpoint="dg-lsp.rewrite")
         on_frame = self._canvas_sender(request.snapshot.uri) if request.gaps else None
-        result = await asyncio.wrap_future(scheduler.submit(request, on_frame))
+        result = await asyncio.wrap_future(models.submit(request, on_frame))
         engine = ready_engine(scheduler.ready)  # it may have been loading at the request
         if engine is not None and (problem := engine.spec.language_problem(request.snapshot.language)):
             raise RequestError(problem)
@@ -232,13 +232,14 @@ class Server(LanguageServer):
 
     async def _model_edits(self, request: NextEditRequest) -> NextEditResult | None:
         """See `AskModel`; raises as the model does."""
-        scheduler = self._models.edit_source if self._models is not None else None
-        is_other = self._models is not None and scheduler is self._models.rewrite
-        if scheduler is None or not self.eligibility(request.snapshot, of_rewrites=is_other).is_served:
+        models = self._models
+        if models is None or (scheduler := models.edit_source) is None:
+            return None
+        if not self.eligibility(request.snapshot, of_rewrites=scheduler is models.rewrite).is_served:
             return None
         snippets = self.snippets(request.snapshot, request.cursor)
         request = replace(request, snippets=snippets, endpoint="dg-lsp.nextEdit")
-        return await asyncio.wrap_future(scheduler.submit(request))
+        return await asyncio.wrap_future(models.submit(request))
 
     def cancel_stale(self, uri: str) -> None:
         """Stops the command in a document that has changed or was closed, and a completion that waits for a pause."""

@@ -7,6 +7,7 @@ import pytest
 from gates import TIMEOUT, ask
 
 from dg_lsp.daemon.server import Pool
+from dg_lsp.engine.resident_models import ResidentModels
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import ModelSettings, Settings, parse_settings, with_setting
 
@@ -30,10 +31,10 @@ def pool(scripts, make_pool):
 
 
 def open_models(pool, *names):
-    shares = [pool.share(Settings(model=ModelSettings(name=name))) for name in names]
-    for share in shares:
-        share.ready.result(TIMEOUT)
-    return shares
+    sessions = [ResidentModels(pool.share, Settings(model=ModelSettings(name=name))) for name in names]
+    for session in sessions:
+        session.completion.ready.result(TIMEOUT)
+    return sessions
 
 
 def test_sessions_of_a_model_share_it_whatever_else_they_set(pool, scripts):
@@ -71,7 +72,7 @@ def test_a_model_is_closed_some_time_after_its_last_session(pool, scripts):
 
 def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts, make_pool):
     pool, may_close, is_closing = make_pool(SmallMemory(scripts, 1)), threading.Event(), threading.Event()
-    [share] = open_models(pool, "dg-mini")
+    [session] = open_models(pool, "dg-mini")
     close = scripts.denoisers[0].close
 
     def close_late():
@@ -80,7 +81,7 @@ def test_the_next_model_gets_the_memory_of_one_that_takes_long_to_close(scripts,
         close()
 
     scripts.denoisers[0].close = close_late
-    share.close()
+    session.close()
     threading.Thread(target=pool.close_unused, args=(0,)).start()
     assert is_closing.wait(TIMEOUT)
     next_model = pool.share(Settings(model=ModelSettings(name="other")))
@@ -108,8 +109,8 @@ class SmallMemory:
 
 def test_a_model_is_opened_after_those_without_sessions_are_closed(scripts, make_pool):
     pool = make_pool(SmallMemory(scripts, 2))
-    for share in open_models(pool, "a", "b"):
-        share.close()
+    for session in open_models(pool, "a", "b"):
+        session.close()
     open_models(pool, "a")  # in use again
     open_models(pool, "c", "c")
     assert [facts["model"] for facts in pool.facts()] == ["a", "c"]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import attrs
 import pytest
 from chatty import chatty
 from gates import LONG, TIMEOUT, Gate, ask, is_idle, wait_until
@@ -61,7 +62,7 @@ def open_models(device):
                 raise denoiser
             return LocalEngine(denoiser, denoiser.tokenizer, LONG)
 
-        models = ResidentModels.open(lambda own: Scheduler(open_engine, own, device), settings)
+        models = ResidentModels(lambda own: Scheduler(open_engine, own, device), settings)
         made.append(models)
         for scheduler in models.schedulers:
             wait_until(scheduler.ready.done)
@@ -106,12 +107,21 @@ def test_the_model_depends_on_the_request_and_on_the_canvas_of_the_model_of_rewr
     assert models.scheduler_for(submitted) is getattr(models, of_causal_rewrites)
 
 
+def test_no_fill_is_reused_after_a_change_of_settings(open_models):
+    models, _ = open_models(parse_settings({}), auto=ScriptedDenoiser("alpha"))
+    models.submit(ask()).result(TIMEOUT)
+    assert models.submit(ask()).result(TIMEOUT).is_cached
+    models.configure(attrs.evolve(LONG, max_tokens=3))
+    fill = models.submit(ask()).result(TIMEOUT)
+    assert (fill.text, fill.is_cached) == ("alp", False)
+
+
 def test_typing_pauses_a_rewrite_of_the_other_model(open_models, device):
     small, large = Gate("typed"), ScriptedDenoiser("new", tokens_per_step=1)
     models, _ = open_models(small=small, large=large)
-    typed = models.completion.submit(ask())
+    typed = models.submit(ask())
     assert small.is_inside.wait(TIMEOUT)
-    rewritten = models.rewrite.submit(rewrite())
+    rewritten = models.submit(rewrite())
     wait_until(lambda: device.num_waits >= 2)
     assert large.num_steps == 0
     # what is typed for the paused model does not wait: it is as urgent
@@ -124,10 +134,10 @@ def test_typing_pauses_a_rewrite_of_the_other_model(open_models, device):
 def test_a_paused_rewrite_ends_at_its_deadline_and_when_it_is_cancelled(open_models, device):
     small, large = Gate("typed"), ScriptedDenoiser("new", tokens_per_step=1)
     models, _ = open_models(small=small, large=large)
-    typed = models.completion.submit(ask())
+    typed = models.submit(ask())
     assert small.is_inside.wait(TIMEOUT)
-    assert models.rewrite.submit(rewrite(deadline_ms=1)).result(TIMEOUT).reason is Reason.UNFINISHED
-    cancelled = models.rewrite.submit(rewrite())
+    assert models.submit(rewrite(deadline_ms=1)).result(TIMEOUT).reason is Reason.UNFINISHED
+    cancelled = models.submit(rewrite())
     num_waits = device.num_waits
     wait_until(lambda: device.num_waits > num_waits)
     num_steps = large.num_steps

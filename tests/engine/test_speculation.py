@@ -35,13 +35,6 @@ def test_cached_fill_cancels_the_older_request(scheduler_of):
     denoiser.go_on.set()
 
 
-def test_no_fill_is_reused_after_a_change_of_settings(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("alpha"), CompletionSettings(deadline_ms=60_000))
-    scheduler.submit(ask()).result(TIMEOUT)
-    scheduler.configure(CompletionSettings(deadline_ms=60_000, max_tokens=32))
-    assert not scheduler.submit(ask()).result(TIMEOUT).is_cached
-
-
 def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_computed_again(scheduler_of):
     denoiser = ScriptedDenoiser("alpha")
     scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, min_confidence=0.999))

@@ -25,7 +25,7 @@ class FakeScheduler:
         self.ready.set_result(SimpleNamespace(spec=spec))
         self.warmed = []
 
-    def warm_up(self, request):
+    def warm_up(self, request, _settings):
         self.warmed.append((request.snapshot.uri, request.snapshot.text[: request.offset]))
 
 
@@ -49,7 +49,7 @@ class Editor:
             self.documents, self.exclusion, self.ask_model, self.server.acceptance.offer, clock
         )
         self.scheduler = FakeScheduler(spec)
-        self.server._models = ResidentModels(self.scheduler, self.scheduler)
+        self.server._models = ResidentModels(lambda _: self.scheduler, Settings())
 
     async def ask_model(self, request):
         self.requests.append(request)

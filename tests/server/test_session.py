@@ -78,8 +78,8 @@ def test_documents_are_edited_while_a_model_is_closed():
     server = create_server(lambda _: FakeScheduler(), Settings())
     server.protocol.set_writer(SimpleNamespace(write=lambda _: None))
     old = FakeScheduler()
-    old.close = lambda: waited.append(is_edited.wait(10))
-    server._models = ResidentModels(old, old)
+    old.leave = lambda: waited.append(is_edited.wait(10))
+    server._models = ResidentModels(lambda _: old, Settings())
     asyncio.run(replace_model(server))
     assert waited == [True]
     assert server._models.completion is not old
