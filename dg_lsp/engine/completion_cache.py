@@ -87,7 +87,7 @@ class CompletionCache:
 
 def _key(request: FillRequest) -> tuple[object, ...]:
     document = request.client, request.snapshot.uri, request.snapshot.language
-    return *document, request.max_lines, request.decoder, request.seed, request.sampler
+    return *document, request.max_lines, request.max_tokens, request.decoder, request.seed, request.sampler
 
 
 def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:

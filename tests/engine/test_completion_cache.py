@@ -46,6 +46,7 @@ def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
         pytest.param("x = fo", "\ny = 1\nz", {}, id="another suffix"),
         pytest.param("# \nx = fo", "\ny = 1\n", {}, id="a new line above"),
         pytest.param("x = fo", "\ny = 1\n", {"max_lines": 1}, id="another limit"),
+        pytest.param("x = fo", "\ny = 1\n", {"max_tokens": 64}, id="another number of tokens"),
         pytest.param("x = fo", "\ny = 1\n", {"client": "b"}, id="another client"),
         pytest.param("x = fo", "\ny = 1\n", {"uri": "file:///b.py"}, id="another document"),
     ],
