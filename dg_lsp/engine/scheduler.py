@@ -338,7 +338,8 @@ class Scheduler:
                         continue
                     progress = next(job.steps)
                     job.num_passes = progress.number
-                    if job.on_frame is not None and len(progress.ids):  # not between pieces of a prompt
+                    is_piece = not (len(progress.ids) or progress.text)  # of a prompt
+                    if job.on_frame is not None and not is_piece:
                         job.on_frame(progress.frame())
         except StopIteration as end:
             outcome = end.value

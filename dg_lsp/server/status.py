@@ -88,6 +88,8 @@ def canvas_sender(notify: Callable[[str, Any], None], uri: str) -> OnFrame:
     loop = asyncio.get_running_loop()
 
     def send(frame: Frame) -> None:
+        if not frame.cells:  # of a server, which shows no canvas
+            return
         params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
         loop.call_soon_threadsafe(notify, "dg-lsp/denoising", params)
 

@@ -4,6 +4,7 @@ import math
 import time
 
 import pytest
+from gates import TIMEOUT
 
 from dg_lsp.backends.remote.dialects import DIALECTS, RemoteAnswer, RemoteTask
 from dg_lsp.canvas.chat import Role, Turn
@@ -13,9 +14,10 @@ from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import ChatRequest, FillRequest, Priority, RewriteRequest
+from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings
+from dg_lsp.settings import CompletionSettings, Settings
 
 BEFORE = "def area(width, height):\n    return "
 HEADER = "def area(width, height):\n"
@@ -190,6 +192,15 @@ def test_a_chat_sends_its_messages_and_needs_the_chat_api():
     assert not drain(RemoteEngine(silent, CompletionSettings()).chat(request, deadline=math.inf)).is_unfinished
     with pytest.raises(ModelUnsupportedError, match=r"remote\.api"):
         drain(RemoteEngine(FakeModel(), CompletionSettings()).chat(request, deadline=math.inf))
+
+
+def test_the_text_of_a_chat_is_passed_on_as_it_grows():
+    model = FakeModel(RemoteAnswer(("hel",)), RemoteAnswer(("hello",)), "hello you", is_chat=True)
+    scheduler = Scheduler(lambda settings: RemoteEngine(model, settings.completion), Settings())
+    frames = []
+    result = scheduler.submit(ChatRequest((Turn(Role.USER, "hi"),), "c"), frames.append).result(TIMEOUT)
+    scheduler.close()
+    assert (result.text, [frame.settled_text for frame in frames]) == ("hello you", ["hel", "hello", "hello you"])
 
 
 def test_progress_has_the_text_and_an_engine_with_other_settings_shares_the_connections():
