@@ -50,14 +50,6 @@ MAX_LAG = 8
 """Tokens that a prompt may lack that is kept ready beside the current one."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotState:
-    """One slot at a moment."""
-
-    num_tokens: int  # of the prompt that it holds
-    is_busy: bool  # for a request that has begun and not ended
-
-
 class KVSlots:
     """Which prompt each slot of the KV cache holds, least recently used first. Not thread-safe: owned by the engine.
 
@@ -101,10 +93,9 @@ class KVSlots:
         return slot
 
     @property
-    def states(self) -> tuple[SlotState, ...]:
-        """All slots by number; for any thread."""
-        held = dict(self._held)
-        return tuple(SlotState(len(held[slot]), self._num_users[slot] > 0) for slot in sorted(held))
+    def are_busy(self) -> tuple[bool, ...]:
+        """By number of the slot: requests use it that have begun and not ended; for any thread."""
+        return tuple(self._num_users[slot] > 0 for slot in range(self._denoiser.num_slots))
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""

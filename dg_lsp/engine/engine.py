@@ -20,7 +20,7 @@ from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
-from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel, SlotState
+from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, canvas_length, decoder_with
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps
 from dg_lsp.engine.gaps import GapsFill
@@ -72,8 +72,11 @@ class Engine(ABC):
         """The model's memory on this machine; for any thread."""
 
     @property
-    def slots(self) -> tuple[SlotState, ...]:
-        """The slots of the KV cache, none where a server has them; for any thread."""
+    def busy_slots(self) -> tuple[bool, ...]:
+        """Whether each slot of the KV cache has a request that has begun and not ended; for any thread.
+
+        Empty where a server has the slots.
+        """
         return ()
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
@@ -163,8 +166,8 @@ class LocalEngine(Engine):
 
     @property
     @override
-    def slots(self) -> tuple[SlotState, ...]:
-        return self._model.slots.states
+    def busy_slots(self) -> tuple[bool, ...]:
+        return self._model.slots.are_busy
 
     def selection(self, kind: PositionKind) -> DecoderSelection:
         """The selection of decoders where the whole prompt is cached."""

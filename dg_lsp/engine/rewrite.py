@@ -29,15 +29,6 @@ GROWTH = 2  # longest rewrite by an instruction, in lengths of the selection; `S
 SPARE = 512  # so that a stub of two lines can be implemented
 MAX_TOKENS = 256  # of a fill in place of several lines
 MAX_TRIES = 4  # tries with other tokens replaced, where the result of the first cannot be shown
-RETRY_REASONS = (
-    Reason.SYNTAX_ERROR,
-    Reason.HOLLOW,
-    Reason.LICENCE,
-    Reason.UNCHANGED,
-    Reason.REPEATS_ITSELF,
-    Reason.EMPTY,
-    Reason.LOW_CONFIDENCE,
-)
 UNFINISHED = Rejection(Reason.UNFINISHED)
 FIX_TEST = "change it so that the test passes whose output is shown above."
 """Instruction of a rewrite with the output of a test, where the user gives no other one."""
@@ -110,8 +101,7 @@ class Rewrite(RangeTask):
             first, *further = yield from attempt(request.seed + number)
             verdicts += [first, *further]
             candidates, _ = rank(verdicts)
-            is_hopeless = isinstance(first, Rejection) and first.reason not in RETRY_REASONS
-            if len(candidates) >= request.num_candidates or is_hopeless or request.strength >= 1:
+            if len(candidates) >= request.num_candidates or first == UNFINISHED or request.strength >= 1:
                 break
         ranked = candidates[: request.num_candidates]
         result = RewriteResult(

@@ -337,8 +337,8 @@ async def slots(service: RequestService) -> list[Json]:
     """One object per slot of the prompt cache; none for a remote server."""
     size = service.context_size
     engine = service.models.completion.engine
-    states = () if engine is None else engine.slots
-    return [{"id": number, "n_ctx": size, "is_processing": slot.is_busy} for number, slot in enumerate(states)]
+    busy = () if engine is None else engine.busy_slots
+    return [{"id": number, "n_ctx": size, "is_processing": is_busy} for number, is_busy in enumerate(busy)]
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

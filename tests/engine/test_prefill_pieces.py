@@ -56,7 +56,6 @@ def test_the_deadline_is_kept_by_pieces_and_the_next_request_continues_with_the_
     assert denoiser.seconds == pytest.approx(0.3, abs=0.05)
     assert max(denoiser.pieces) <= base.MIN_PIECE
     num_first = denoiser.num_prefilled
-    assert [state.num_tokens for state in engine.slots if state.num_tokens] == [num_first]
     result = engine.fill(request, deadline=1e6)
     assert len(denoiser.pieces) > 3
     assert denoiser.num_prefilled <= result.prompt_tokens + 64  # no prompt token twice
