@@ -20,7 +20,7 @@ CUTS = (50, 100, 250, 500, 1000)
 FOLLOW_SECONDS = 30.0
 """Time after which an edit must still be there."""
 MAX_EDITS = 5000
-"""Useful edits of a day that are kept for their median; the oldest go first."""
+"""Useful edits that are kept for the median of a day; the oldest go first."""
 
 
 class AcceptedPart(StrEnum):
@@ -152,28 +152,17 @@ class Usage:
     def __init__(self, today: Callable[[], date] = date.today) -> None:
         self._today = today
         self._lock = threading.Lock()
-        self._day = today()
-        self._edits = deque[float](maxlen=MAX_EDITS)
-        self._median: float | None = None
+        self._edits = deque[tuple[date, float]](maxlen=MAX_EDITS)
 
     def add(self, outcome: Outcome) -> None:
         """Counts a useful edit, for the day on which it is known."""
-        if outcome.ttfue_ms is None or outcome.is_rest:
-            return
-        with self._lock:
-            self._forget_yesterday()
-            self._edits.append(outcome.ttfue_ms)
-            self._median = round(float(np.median(self._edits)), 1)
+        if outcome.ttfue_ms is not None and not outcome.is_rest:
+            with self._lock:
+                self._edits.append((self._today(), outcome.ttfue_ms))
 
     def edits_today(self) -> dict[str, Any]:
         """Number of useful edits since midnight, and their median time."""
+        today = self._today()
         with self._lock:
-            self._forget_yesterday()
-            return {"usefulEdits": len(self._edits), "medianMs": self._median}
-
-    def _forget_yesterday(self) -> None:
-        day = self._today()
-        if day != self._day:
-            self._day = day
-            self._edits.clear()
-            self._median = None
+            times = [ms for day, ms in self._edits if day == today]
+        return {"usefulEdits": len(times), "medianMs": round(float(np.median(times)), 1) if times else None}
