@@ -169,10 +169,6 @@ class LocalEngine(Engine):
     def busy_slots(self) -> tuple[bool, ...]:
         return self._model.slots.are_busy
 
-    def selection(self, kind: PositionKind) -> DecoderSelection:
-        """The selection of decoders where the whole prompt is cached."""
-        return DecoderSelection(spec=self.spec, costs=self.costs, kind=kind)
-
     @override
     def complete(
         self, request: FillRequest, *, deadline: float, costs: RequestCosts | None = None

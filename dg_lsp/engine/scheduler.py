@@ -346,7 +346,9 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
             outcome = error
         finally:
-            self._count(job, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            is_stale = job.future.cancelled() and not job.is_speculative
+            self.model_time += ModelTime(seconds, seconds * is_stale, seconds * job.is_speculative)
         if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
             self._cache.keep(job.request, outcome)
         _settle(job.future, outcome)
@@ -400,14 +402,6 @@ class Scheduler:
             self._queue = [job for job in self._queue if job not in done]
         for job in done:
             job.close()
-
-    def _count(self, job: Job, seconds: float) -> None:
-        is_stale = job.future.cancelled() and not job.is_speculative
-        self.model_time += ModelTime(
-            total=seconds,
-            stale=seconds if is_stale else 0.0,
-            speculative=seconds if job.is_speculative else 0.0,
-        )
 
     def _report(self, listener: SchedulerListener, job: Job, outcome: Future[Any]) -> None:
         listener.finished(job.request, outcome, time.monotonic() - job.arrival, self._engine)
