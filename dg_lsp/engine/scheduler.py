@@ -344,7 +344,8 @@ class Scheduler:
         except StopIteration as end:
             outcome = end.value
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
-            outcome = error
+            # many requests get the error of a model that cannot be opened: its frames would keep all their buffers
+            outcome = error.with_traceback(None)
         finally:
             seconds = time.monotonic() - began
             is_stale = job.future.cancelled() and not job.is_speculative

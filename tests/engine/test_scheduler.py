@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError
+from unittest.mock import Mock
 
 import pytest
 from gates import TIMEOUT, ask, wait_until
@@ -93,6 +94,13 @@ def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):
     with pytest.raises(ModelMemoryError, match="no room"):
         scheduler.submit(ask("file:///b.py")).result(TIMEOUT)
     assert scheduler.submit(ask("file:///c.py")).result(TIMEOUT).text == "x"
+
+
+def test_the_error_of_a_model_that_cannot_be_opened_keeps_no_buffer_in_memory(scheduler_of):
+    scheduler = scheduler_of(ScriptedDenoiser("x"), before=Mock(side_effect=ModelMemoryError("no room")))
+    error = scheduler.submit(ask()).exception(TIMEOUT)
+    assert error is scheduler.ready.exception()
+    assert error.__traceback__ is None
 
 
 def test_a_model_that_is_closed_while_it_opens_is_freed_before_another_one_is_opened():
