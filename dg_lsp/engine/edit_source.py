@@ -120,7 +120,8 @@ async def propose(
     if result is None:
         return NextEdits(reason=DISMISSED if repeated else NOT_REPEATED)
     if result.reason is not None:
-        return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model} {result.reason.problem}")
+        # a request that the model never began has a result without its name
+        return NextEdits(reason=f"{NOT_REPEATED}; the edit of {result.model or 'the model'} {result.reason.problem}")
     selected = select(from_newest_edit(result.proposals, request.lines, request.edits))
     return NextEdits(selected, "" if selected else DISMISSED)
 

@@ -13,6 +13,7 @@ from dg_lsp.context.edit_history import Edit
 from dg_lsp.engine.edit_source import DISMISSED, NOT_REPEATED, NextEditRequest, NextEditResult, propose
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.next_edit import Proposal
+from dg_lsp.engine.request import FillResult
 from dg_lsp.errors import ModelUnsupportedError
 from dg_lsp.postprocess.validate import Reason
 
@@ -159,6 +160,13 @@ UNSTABLE = NextEditResult((), "zeta", reason=Reason.UNFINISHED)
             [],
             f"{NOT_REPEATED}; the edit of zeta was not finished within its time and length",
             id="none",
+        ),
+        pytest.param(
+            FillResult.unfinished(),
+            list,
+            [],
+            f"{NOT_REPEATED}; the edit of the model was not finished within its time and length",
+            id="a model that was busy until the deadline",
         ),
     ],
 )
