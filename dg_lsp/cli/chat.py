@@ -147,7 +147,7 @@ def _text_request(run: RunOptions, max_tokens: int, *, ignores_end: bool) -> Cha
     """The request of a command without its text or conversation."""
     return ChatRequest(
         (),
-        name="",
+        subject="",
         max_tokens=max_tokens,
         seed=run.seed,
         decoder=run.decoder,

@@ -178,7 +178,7 @@ def _from_edit_model(
         prompt = edit_prompt(form, request.lines, request.cursor, request.edits, path, files, num_tokens)
     continuation = ChatRequest(
         (),
-        name=request.subject,
+        subject=request.subject,
         text=prompt.text,
         stops=form.stops,
         decoder=DecoderName.PROMPT_LOOKUP,  # most of an answer is a copy

@@ -362,18 +362,13 @@ class ChatRequest(EngineRequest[FillResult]):
 
     priority: ClassVar = Priority.CHAT
     turns: tuple[Turn, ...]
-    name: str  # of the conversation
+    subject: str  # of the conversation
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
     stops: tuple[str, ...] = ()  # texts after which the model need not go on; the caller cuts there
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
     deadline_ms: float = CHAT_DEADLINE_MS
-
-    @property
-    @override
-    def subject(self) -> str:
-        return self.name
 
     @property
     def is_raw(self) -> bool:

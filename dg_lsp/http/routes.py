@@ -209,7 +209,7 @@ def _text_request(
 ) -> ChatRequest:
     return ChatRequest(
         turns,
-        name="",
+        subject="",
         text=text,
         max_tokens=min(max_tokens, MAX_TOKENS) if max_tokens >= 0 else MAX_TOKENS,
         deadline_ms=body.deadline_ms or CHAT_DEADLINE_MS,

@@ -207,7 +207,7 @@ class Service:
                 loop.call_soon_threadsafe(frames.put_nowait, frame)
 
         if isinstance(request, ChatRequest):
-            request = replace(request, name=f"http:{next(self._numbers)}")
+            request = replace(request, subject=f"http:{next(self._numbers)}")
         outcome = self._start(request, http, on_frame if has_frames else None)
         outcome.add_done_callback(lambda _: frames.put_nowait(None))
         try:

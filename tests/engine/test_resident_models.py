@@ -28,7 +28,7 @@ def rewrite(**options):
 
 
 def chat(**options):
-    return ChatRequest((Turn(Role.USER, "hi"),), name="", **options)
+    return ChatRequest((Turn(Role.USER, "hi"),), subject="", **options)
 
 
 class WatchedDevice(SharedDevice):
