@@ -260,7 +260,8 @@ def _matches(text: str, change: TokenChange) -> Iterator[re.Match[str]]:
         if not change.left or not change.right or change.left[-1] == "\n":
             return
         left, right = _spelled(change.left[-1:]), _spelled(change.right[:1])
-        pattern = f"(?<={left}){_BLANKS}{pattern}{_BLANKS}(?=\r?{right})"
+        # of two expressions for the same blanks, a line with thousands of them would try every division
+        pattern = f"(?<={left}){_BLANKS}{pattern}{_BLANKS if pattern else ''}(?=\r?{right})"
     for match in re.finditer(pattern, text):
         start = match.start()
         # the name before is not a part of the expression, because a search for a literal is faster

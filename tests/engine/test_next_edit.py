@@ -60,6 +60,7 @@ ATTRIBUTES = """\
         pytest.param("a = width\nb = width\n", [("width", "w"), ("w", "width")], set(), id="an edit that is undone"),
         pytest.param("x = 1\n" * 400, [("x = 1", "y = 2")], set(), id="too many places"),
         pytest.param("", [("", "x")], set(), id="an empty file"),
+        pytest.param(f"f(x)\nf(x){' ' * 100_000}z\n", [("x)\n", "x);\n")], set(), id="a line of blanks"),
         pytest.param("'unclosed\n(((\n", [("(((", ")))")], set(), id="broken code"),
     ],
 )
