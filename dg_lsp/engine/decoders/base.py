@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import numpy as np
@@ -19,6 +20,8 @@ from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 if TYPE_CHECKING:
     from dg_lsp.engine.decode_task import DecodeTask
 
+MAX_LINES = 4096
+"""Lines whose search for loops is remembered."""
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -286,13 +289,15 @@ def text_ending(text: str, limits: Limits, *, is_early: bool) -> Ending | None:
 
 
 def _loops(text: str, num_ends: int) -> bool:
-    if num_ends > 1 and cut_loops(text) != text:
-        return True
+    return (num_ends > 1 and cut_loops(text) != text) or any(map(_has_loop, text.split("\n")))
+
+
+@lru_cache(MAX_LINES)
+def _has_loop(line: str) -> bool:
+    """See `is_repetitive`; each pass changes the last lines of a text only."""
     # five copies of three or more characters have one of these pieces four times; the whole search is slow
-    for at in range(0, len(text) - 2, 13):
-        if text.count(text[at : at + 3]) >= 4:
-            return is_repetitive(text)
-    return False
+    pieces = (line[at : at + 3] for at in range(0, len(line) - 2, 13))
+    return any(line.count(piece) >= 4 for piece in pieces) and is_repetitive(line)
 
 
 PIECE_MS = 30.0

@@ -8,6 +8,8 @@ from scripted import MASK_SPEC
 from dg_lsp.canvas.spec import DecoderName, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
+from dg_lsp.engine.decoders import base
+from dg_lsp.engine.decoders.base import Limits
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
@@ -74,6 +76,15 @@ def test_repetitive_fill_is_stopped_and_rejected(engine_of, ask, decoder):
     result = engine.fill(ask("a = f(|\n", decoder=decoder))
     assert [rejection.reason for rejection in result.rejections][:1] == [Reason.REPEATS_ITSELF]
     assert denoiser.num_steps <= len("width, " * 5)
+
+
+def test_the_lines_of_a_long_answer_are_searched_for_loops_once(monkeypatch):
+    searched = []
+    monkeypatch.setattr(base, "is_repetitive", lambda text: searched.append(text) and False)
+    lines = [f"        value_{number} = {number} * width" for number in range(200)]
+    for number in range(len(lines)):
+        assert base.text_ending("\n".join(lines[: number + 1]), Limits(0, 0, None), is_early=False) is None
+    assert len("\n".join(searched)) <= len("\n".join(lines))
 
 
 @every_decoder
