@@ -17,7 +17,7 @@ from itertools import islice
 from dg_lsp.context.document import LINE_END, LineIndex, is_word, num_shared
 from dg_lsp.context.edit_history import Edit
 from dg_lsp.context.syntax_tree import SyntaxCheck
-from dg_lsp.postprocess.text_edits import Change, all_applied
+from dg_lsp.postprocess.text_edits import Change, all_applied, shared_ends
 
 PAUSE_SECONDS = 0.3
 """Nothing is proposed while the user types: the last change must be this old, unless the user accepted or saved."""
@@ -30,6 +30,7 @@ MAX_CHANGES = 6  # changes of tokens in an edit; one with more is no pattern
 MIN_SIMILARITY = 0.3  # of the tokens before and after an edit that is a pattern
 MAX_OLD, MAX_NEW = 8, 12  # tokens that a change replaces, and by which it does
 CONTEXT = 6  # tokens on each side of a change that are compared
+MAX_AROUND = 400  # characters of its lines on each side of an edit
 MAX_NEARBY = 80  # characters before a site that its context is read from
 
 _WEIGHTS = tomllib.loads((resources.files(__package__) / "next_edit.toml").read_text(encoding="utf-8"))["weights"]
@@ -185,8 +186,11 @@ def sites_of(lines: LineIndex, edits: Sequence[Edit]) -> Iterator[Site]:
 
 def changes_of(edit: Edit) -> list[TokenChange]:
     """The changes of tokens that an edit consists of; none if the edit is no pattern."""
-    old_words = _TOKEN.findall(edit.old)
-    new = list(_TOKEN.finditer(edit.new))
+    # the lines of an edit may be thousands of times longer than it, as in a minified file
+    head, tail = (max(0, size - MAX_AROUND) for size in shared_ends(edit.old, edit.new))
+    new_text = edit.new[head : len(edit.new) - tail]
+    old_words = _TOKEN.findall(edit.old[head : len(edit.old) - tail])
+    new = list(_TOKEN.finditer(new_text))
     new_words = [token[0] for token in new]
     before = _TOKEN.findall(edit.before)
     after = _TOKEN.findall(edit.after)
@@ -203,13 +207,13 @@ def changes_of(edit: Edit) -> list[TokenChange]:
             start, end = new[new_start].start(), new[new_end - 1].end()
         else:
             start = new[new_start - 1].end() if new_start else 0
-            end = new[new_end].start() if new_end < len(new) else len(edit.new)
+            end = new[new_end].start() if new_end < len(new) else len(new_text)
         change = TokenChange(
             old=tuple(removed),
             new=tuple(added),
             left=tuple([*before, *new_words[:new_start]][-CONTEXT:]),
             right=tuple([*old_words[old_end:], *after][:CONTEXT]),
-            text=edit.new[start:end].rstrip("\r"),
+            text=new_text[start:end].rstrip("\r"),
         )
         changes.append(change)
     return changes

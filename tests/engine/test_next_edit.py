@@ -69,6 +69,12 @@ def test_an_edit_is_repeated_in_the_same_context_only(text, edits, expected):
     assert {edit.changed_line(lines)[1].strip() for edit in repetitions(lines, history)} == expected
 
 
+def test_an_edit_in_a_line_of_a_minified_file_is_repeated_without_a_comparison_of_the_whole_line():
+    lines, history = edited("f(a,b);" * 100_000 + CALLS, ("mode)", "mode, x=True)"))
+    [proposal] = repetitions(lines, history)
+    assert proposal.changed_line(lines)[1] == "second = load(path, mode, x=True)"
+
+
 FIRST = "first = load(path)\n"
 CALL = f"{FIRST}second = load(path)\n"
 MODE = ("path)", "path, mode)")
