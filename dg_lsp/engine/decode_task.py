@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
@@ -61,19 +60,10 @@ class KVSlots:
         self._moves_suffix = denoiser.spec.fim is not None and denoiser.spec.fim.order is FimOrder.PREFIX_FIRST
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(denoiser.num_slots))
         self._clients: dict[int, Hashable] = {}
-        self._num_users: Counter[int] = Counter()
+        self.num_users: Counter[int] = Counter()
         """Requests that have begun and not ended, by slot."""
         self.user: object = None  # the request that used the model last
         self.is_crowded = False  # there was no memory for two prompts at a time
-
-    @contextmanager
-    def in_use(self, slot: int) -> Iterator[None]:
-        """Lists the slot as busy in the `with` block."""
-        self._num_users[slot] += 1
-        try:
-            yield
-        finally:
-            self._num_users[slot] -= 1
 
     def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
         """The client's slot that shares half of the prompt, start and end, or begins with it; none of those `taken`.
@@ -83,7 +73,7 @@ class KVSlots:
         """
         if slot not in self._held:
             possible = [slot for slot in self._held if slot not in taken]
-            free = [slot for slot in possible if not self._num_users[slot]] or possible
+            free = [slot for slot in possible if not self.num_users[slot]] or possible
             shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
             slot = max(shared, key=lambda slot: shared[slot])
             num_shared = self.num_shared(slot, prompt_ids, client)
@@ -95,7 +85,7 @@ class KVSlots:
     @property
     def are_busy(self) -> tuple[bool, ...]:
         """By number of the slot: requests use it that have begun and not ended; for any thread."""
-        return tuple(self._num_users[slot] > 0 for slot in range(self._denoiser.num_slots))
+        return tuple(self.num_users[slot] > 0 for slot in range(self._denoiser.num_slots))
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
@@ -268,14 +258,15 @@ class DecodeTask:
         client = self._model.client
         prompt_ids = self.layout.prompt_ids
         steps = Steps(generator)
+        slots.num_users[self.slot] += 1
         try:
-            with slots.in_use(self.slot):
-                for progress in steps:
-                    yield replace(progress, task=self)
-                    if slots.user is not self and self._num_there == WHOLE_PROMPT:
-                        slots.hold(self.slot, self._held, client)
-                        yield from self.prefill(self._held)
+            for progress in steps:
+                yield replace(progress, task=self)
+                if slots.user is not self and self._num_there == WHOLE_PROMPT:
+                    slots.hold(self.slot, self._held, client)
+                    yield from self.prefill(self._held)
         finally:
+            slots.num_users[self.slot] -= 1
             if slots.num_shared(self.slot, prompt_ids, client) == len(prompt_ids):  # no other request took the slot
                 slots.hold(self.slot, prompt_ids[: self._num_there], client)
         return steps.result
