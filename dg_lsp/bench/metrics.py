@@ -490,7 +490,10 @@ def _edit_texts(outcomes: Sequence[Outcome]) -> Texts:
     silence = summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits)
     return {
         "requests": number(num),
+        "shown": percent(share(sum(outcome.num_items > 0 for outcome in outcomes), num)),
         "useful edits": number(len(edits)),
+        "useful edits, median": milliseconds(silence["useful_edits"]["p50"]),
+        "useful edits, 90th percentile": milliseconds(silence["useful_edits"]["p90"]),
         **{f"useful by {cut:,} ms": percent(times["useful_by"][str(cut)]) for cut in CUTS},
         "TTFUE, median": milliseconds(times["ttfue_ms"]["p50"]),
         "TTFUE, 90th percentile": milliseconds(times["ttfue_ms"]["p90"]),

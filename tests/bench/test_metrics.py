@@ -215,7 +215,8 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     assert "Completions in editors" in printed and "docs/ttfue.md" in printed and "dg-mini" in printed
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if "|" in line]
     rows = {name: values for name, *values in table if len(values) == 2}
-    assert rows["useful edits"] == ["1", "0"]
+    assert (rows["useful edits"], rows["useful edits, median"]) == (["1", "0"], ["80 ms", "–"])
+    assert rows["shown"] == ["50.0 %", "100.0 %"]
     assert (rows["useful by 100 ms"], rows["TTFUE, median"]) == (["50.0 %", "0.0 %"], ["80 ms", "–"])
     assert (rows["miss rate"][0], rows["accepted: whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")
 
