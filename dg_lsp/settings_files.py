@@ -111,13 +111,17 @@ def with_workspace_file(
     return settings, tuple(messages)
 
 
-def with_paths(settings: Settings, keys: Collection[str], folder: Path, names: Collection[str]) -> Settings:
-    """Makes the paths absolute that these keys set; relative ones are relative to `folder`, names of models stay."""
+def with_paths(settings: Settings, keys: Collection[str], folder: Path | None, names: Collection[str]) -> Settings:
+    """Makes the paths absolute that these keys set; names of models stay.
+
+    Paths of models are relative to `folder`, if there is one, and all others to that of the user's file.
+    """
     for key in PATH_KEYS:
         path = setting_of(settings, key)
+        start = folder if key in MODEL_KEYS else config_folder()
         is_name = path in names or (key == "rewrite.model" and settings.is_remote)  # of a model of the server
-        if key in keys and path and not is_name:
-            settings = with_setting(settings, key, str(folder / expanded(path)))
+        if key in keys and path and start is not None and not is_name:
+            settings = with_setting(settings, key, str(start / expanded(path)))
     return settings
 
 

@@ -202,8 +202,8 @@ def parse_options(
 ) -> tuple[Settings, tuple[str, ...]]:
     """`base` with the client's options applied, and an error for each invalid option.
 
-    An invalid option changes nothing, and the others are applied. A relative path is relative to `folder`. A null
-    leaves its setting to the files, whose settings are `files`, or `base`.
+    An invalid option changes nothing, and the others are applied. A relative path of a model is relative to
+    `folder`. A null leaves its setting to the files, whose settings are `files`, or `base`.
     """
     if not isinstance(options, Mapping):
         return base, () if options is None else ("initializationOptions must be an object",)
@@ -216,8 +216,7 @@ def parse_options(
     for key in [key for key in USER_FILE_KEYS if key in keys]:
         settings = with_setting(settings, key, setting_of(base, key))
         problems[key] = f"set it in {user_file()}"
-    if folder is not None:
-        settings = with_paths(settings, keys, folder, known_names())
+    settings = with_paths(settings, keys, folder, known_names())
     errors = [f"{key} is not used" + (f" ({problem})" if problem else "") for key, problem in problems.items()]
     return settings, tuple(errors)
 

@@ -6,6 +6,7 @@ import pytest
 
 from dg_lsp.server.app import parse_options
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
+from dg_lsp.settings_files import user_file
 
 BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings(max_tokens=8))
 
@@ -35,6 +36,9 @@ def test_an_invalid_option_is_reported_and_not_used(options, named):
 )
 def test_a_relative_model_path_is_relative_to_the_workspace(model, expected):
     assert parse_options({"model": {"name": model}}, BASE, Path("/project"))[0].model.name == expected
+    for folder in (Path("/project"), None):  # a folder must not choose certificates
+        settings, _ = parse_options({"remote": {"ca_file": "ca.pem"}}, BASE, folder)
+        assert settings.remote.ca_file == str(user_file().parent / "ca.pem")
 
 
 def test_a_null_leaves_its_setting_to_the_files():
