@@ -188,7 +188,8 @@ class Service:
         Raises:
             ApiError: the settings exclude the file.
         """
-        if not (document := eligibility(path, text, language, self.settings)).is_served:
+        is_known = bool(path) or language != PLAIN_TEXT
+        if is_known and not (document := eligibility(path, text, language, self.settings)).is_served:
             raise ApiError(400, document.reason)
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", text, language)

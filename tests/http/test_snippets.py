@@ -54,6 +54,11 @@ def test_an_excluded_file_is_not_completed(start, name, reason):
     assert "its language is excluded" in client.post("/infill", {**GAP, "language": "lua"}).error["message"]
 
 
+def test_a_request_without_a_file_and_a_language_is_completed_whatever_languages_are_excluded(start):
+    client = start(ScriptedDenoiser("1"), privacy={"exclude_languages": ["plaintext"]})
+    assert client.post("/infill", GAP).tree["content"] == "1"
+
+
 def test_a_file_of_the_clients_machine_is_not_looked_up_on_the_servers(prefix_of, tmp_path):
     (tmp_path / "a.py").symlink_to(tmp_path / ".env")
     assert "x = 1" in prefix_of([{"text": "x = 1\n", "filename": str(tmp_path / "a.py")}])
