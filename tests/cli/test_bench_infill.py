@@ -124,19 +124,8 @@ def test_bad_data_is_refused_before_the_model_is_opened(dg_lsp, data, model, scr
 
 
 def test_a_checkpoint_folder_is_measured(dg_lsp, data, tiny_checkpoint):
-    options = (
-        "--model",
-        tiny_checkpoint,
-        "--threads",
-        "1",
-        "--limit",
-        "1",
-        "--deadline",
-        "30000",
-        "--output",
-        "run.jsonl",
-    )
-    outcome = dg_lsp("bench", "infill", data, *options, "--json")
+    options = ["--threads", "1", "--limit", "1", "--deadline", "30000", "--output", "run.jsonl", "--json"]
+    outcome = dg_lsp("bench", "infill", data, "--model", tiny_checkpoint, *options)
     assert (outcome.code, outcome.json["num"]) == (0, 1), outcome.err
     header = json.loads(Path("run.jsonl").read_text().splitlines()[0])
     assert (header["model"], len(header["model_sha256"])) == (tiny_checkpoint.name, 64)
