@@ -12,23 +12,11 @@ from typing import Annotated, Any
 import attrs
 from typer import Argument, Option
 
-from dg_lsp.bench import metrics
+from dg_lsp.bench import metrics, runner
 from dg_lsp.bench import replay as simulation
 from dg_lsp.bench.dataset import TestCase, read_cases, read_sources, sample_cases, useful_cases, write_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
 from dg_lsp.bench.replay import TypingTask, typing_task
-from dg_lsp.bench.runner import (
-    INTERRUPTED_NOTE,
-    EngineContender,
-    LengthHint,
-    RequestOptions,
-    Run,
-    RunHeader,
-    RunMachine,
-    infill_tables,
-    language_notes,
-    run_cases,
-)
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import LoadedModel, open_engine
 from dg_lsp.cli.options import (
@@ -99,7 +87,7 @@ def infill(
     ] = False,
     decoder: Decoder = None,
     length: Annotated[
-        LengthHint, Option(help="What is known of the length: nothing, or the reference's number of lines.")
+        runner.LengthHint, Option(help="What is known of the length: nothing, or the reference's number of lines.")
     ] = "none",
     deadline: Deadline = None,
     warm: Annotated[
@@ -111,7 +99,7 @@ def infill(
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     settings = configure(model.tree)
     check_decoder(decoder, settings)
-    options = RequestOptions(length=length, deadline_ms=deadline, is_warm=warm, sampler=sampler_options(sampler))
+    options = runner.RequestOptions(length=length, deadline_ms=deadline, is_warm=warm, sampler=sampler_options(sampler))
     cases = sample_cases(read_cases(data), limit, seed)
     sandbox = open_sandbox(cases) if execute else None
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
@@ -119,17 +107,17 @@ def infill(
     engine, loaded = open_model(settings)
     with closing(engine):
         listed = {"decoder": decoder} | options.tree | {"execute": execute}
-        run = run_cases(
+        run = runner.run_cases(
             cases,
-            [EngineContender(name, engine, decoder, options, notes)],
+            [runner.EngineContender(name, engine, decoder, options, notes)],
             run_header("infill", loaded, settings, {data.name: data}, listed),
             output,
             seed=seed,
             sandbox=sandbox,
             progress=progress_bar,
-            notes=(*options.notes, *language_notes(engine.spec, (case.language for case in cases))),
+            notes=(*options.notes, *runner.language_notes(engine.spec, (case.language for case in cases))),
         )
-    return finish(run, infill_tables(run), _infill_object(run, options.length) if as_json else None)
+    return finish(run, runner.infill_tables(run), _infill_object(run, options.length) if as_json else None)
 
 
 def replay(
@@ -167,12 +155,12 @@ def replay(
         events, is_complete = _play(played, engine)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
-    notes = [*simulation.assumptions(played), limits, *language_notes(engine.spec, (task.language for task in tasks))]
+    notes = [*simulation.assumptions(played), limits, *runner.language_notes(engine.spec, (task.language for task in tasks))]
     if settings.is_remote:
         notes += remote_notes(settings.remote, engine.spec.name, "is the time until its answers")
     if not is_complete:
-        notes.append(INTERRUPTED_NOTE)
-    run = Run(header, attempts, is_complete, tuple(notes))
+        notes.append(runner.INTERRUPTED_NOTE)
+    run = runner.Run(header, attempts, is_complete, tuple(notes))
     summary = simulation.summarize_replay(events)
     tree = simulation.replay_json(run, summary) if as_json else None
     return finish(run, simulation.replay_tables(run, summary), tree)
@@ -236,7 +224,7 @@ def open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
     return sandbox
 
 
-def _infill_object(run: Run, length: LengthHint) -> dict[str, Any]:
+def _infill_object(run: runner.Run, length: runner.LengthHint) -> dict[str, Any]:
     """What `bench infill --json` prints, with the keys in the documented order."""
     summary = metrics.summarize(run.attempts)
     tree = {key: summary[key] for key in _INFILL_KEYS}
@@ -256,16 +244,16 @@ def _language_shares(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
 
 def run_header(
     command: str, model: LoadedModel | str, settings: Settings, data: dict[str, Path], options: dict[str, Any]
-) -> RunHeader:
+) -> runner.RunHeader:
     """What was measured, by which model, on which machine; without secrets of a remote server."""
     options = options | {"settings": attrs.asdict(settings.completion)}
     if settings.is_remote:
         remote = settings.remote
         extra = hashlib.sha256(remote.extra.encode()).hexdigest()[:16] if remote.extra else None
         options[REMOTE] = {name: getattr(remote, name) for name in _REMOTE_OPTIONS} | {"extra_sha256": extra}
-    return RunHeader(
+    return runner.RunHeader(
         command=command,
-        machine=RunMachine.here(None if isinstance(model, str) else model.threads),
+        machine=runner.RunMachine.here(None if isinstance(model, str) else model.threads),
         model=model if isinstance(model, str) else model.spec.name,
         model_sha256=None if isinstance(model, str) else _checksum(model.path),
         data={name: file_sha256(path) for name, path in data.items()},
@@ -277,8 +265,8 @@ def _checksum(path: Path) -> str:
     """The checksum of a model's file, or of the checksums of all files in its folder."""
     if path.is_file():
         return file_sha256(path)
-    checksums = [file_sha256(file) for file in sorted(path.iterdir()) if file.is_file()]
-    return hashlib.sha256("".join(checksums).encode()).hexdigest()
+    checksums = "".join(file_sha256(file) for file in sorted(path.iterdir()) if file.is_file())
+    return hashlib.sha256(checksums.encode()).hexdigest()
 
 
 def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
@@ -289,7 +277,7 @@ def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str =
     )
 
 
-def finish(run: Run, tables: Iterable[metrics.Table], tree: dict[str, Any] | None) -> int:
+def finish(run: runner.Run, tables: Iterable[metrics.Table], tree: dict[str, Any] | None) -> int:
     """Prints the JSON tree or the tables, and returns the exit code."""
     header = run.header
     if tree is not None:

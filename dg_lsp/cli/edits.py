@@ -199,7 +199,7 @@ class _EditCommand:
         steps = request.run(engine, self.run.end())  # no user is typing: without --deadline no limit
         if not self.run.visual:
             return drain(steps)
-        console = Console(highlight=False, stderr=self.run.as_json or self.file.is_patch)
+        console = Console(highlight=False, stderr=self.run.as_json or self.file.format == "patch")
         with output.canvas_screen(console, drawn) as show:
             return drain(steps, lambda progress: show(progress.frame()))
 
@@ -230,7 +230,7 @@ class _EditCommand:
 
     def _show_fill(self, result: FillResult, edit: Replacement | None, offset: int) -> None:
         """Prints the best completion as code or as a patch."""
-        if not self.file.is_patch:
+        if self.file.format != "patch":
             output.show_fill(result, self.source.snapshot(), offset, Console(highlight=False))
         elif edit is not None:
             output.print_patch(self.source.patch(edit))

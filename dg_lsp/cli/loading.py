@@ -38,7 +38,7 @@ def configure_for(source: SourceFile, overrides: Mapping[str, Any], options: Fil
 
     Raises UsageError if two forms of the output are requested, InputFileError if the file is excluded or read-only.
     """
-    if as_json and options.is_patch:
+    if as_json and options.format == "patch":
         raise UsageError("--json and --format patch exclude each other: leave one of them out")
     if options.write:
         source.check_writable()

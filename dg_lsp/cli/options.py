@@ -84,14 +84,9 @@ class FileOptions:
     ] = None
     test_deadline: Annotated[float, Option(min=1, metavar="MS", help="Kill a run of the test after this time.")] = 6e4
 
-    @property
-    def is_patch(self) -> bool:
-        """Standard output gets a patch and nothing else."""
-        return self.format == "patch"
-
     def report(self, line: str) -> None:
-        """Prints a line beside the result."""
-        print_line(line, err=self.is_patch)
+        """Prints a line beside the result; a patch is alone on standard output."""
+        print_line(line, err=self.format == "patch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

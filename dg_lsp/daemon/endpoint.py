@@ -85,8 +85,7 @@ class Endpoint:
     def all_versions(self) -> "list[Endpoint]":
         """The daemons of all versions that run or crashed."""
         records = sorted(self.folder.glob("daemon-*.json")) if is_present(self.folder) else []
-        versions = [path.stem.removeprefix("daemon-") for path in records]
-        endpoints = [Endpoint(self.folder, version) for version in versions]
+        endpoints = [Endpoint(self.folder, path.stem.removeprefix("daemon-")) for path in records]
         return [endpoint for endpoint in endpoints if endpoint.read() is not None]
 
     def prepare(self) -> None:
