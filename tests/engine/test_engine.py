@@ -1,10 +1,13 @@
 """Fills by the default decoder of a scripted model."""
 
 import time
+import tracemalloc
+from unittest.mock import patch
 
 import pytest
 
 from dg_lsp.engine.request import Priority
+from dg_lsp.postprocess.syntax import LimitedParser
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import CompletionSettings
 
@@ -56,3 +59,34 @@ def test_only_a_requested_completion_must_leave_a_file_that_python_parses(engine
     assert engine.fill(ask("|\ny = 2\n")).text == "print y"
     refused = engine.fill(ask("|\ny = 2\n", priority=Priority.INVOKED))
     assert (refused.text, refused.reason) == ("", Reason.SYNTAX_ERROR)
+
+
+MEGABYTES = 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("language", "piece", "before", "after"),
+    [
+        ("javascript", 'function a(b){return b.map((d)=>d*2)}var x={"k":[1,2]};', "var y=sum(", ");"),
+        pytest.param("javascript", "(", "sum(", ")", id="open brackets"),
+        ("html", '<div class="a"><p>b</p></div>', "<p>", "</p>"),
+        ("python", "x = [1, 2]; ", "y = sum(", "); "),
+    ],
+)
+def test_a_line_of_5_megabytes_is_filled_in_little_memory_without_a_parse(
+    engine_of, ask, language, piece, before, after
+):
+    """Minified files have such lines."""
+    engine, _ = engine_of("1")
+    half = piece * (MEGABYTES // 2 // len(piece))
+    request = ask(f"{half}{before}|{after}{half}", language, priority=Priority.INVOKED)
+    tracemalloc.start()
+    try:
+        with patch.object(LimitedParser, "root", autospec=True, side_effect=LimitedParser.root) as root:
+            result = engine.fill(request)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.text == "1"
+    assert sum(len(call.args[1]) for call in root.call_args_list) < MEGABYTES / 10
+    assert peak < 7 * MEGABYTES
