@@ -39,7 +39,7 @@ import numpy.typing as npt
 from dg_benchmarks.random_gguf import write_random
 from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
 from dg_benchmarks.steps import medians, nothing
-from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
 from dg_lsp.diffusion.denoiser import Denoiser
@@ -276,7 +276,7 @@ def _timed(owner: object, function: str, times: list[float]) -> Any:
 
 def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:
     """The functions that run on the device, or that wait for it: results are awaited where they are read."""
-    if isinstance(denoiser, ContextDenoiser):
+    if isinstance(denoiser, LlamaDenoiser):
         yield from ((denoiser._context, "decode"), (denoiser._context, "logits"))
     else:
         yield denoiser._network, "step"

@@ -33,7 +33,7 @@ from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
 if TYPE_CHECKING:
-    from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+    from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
     from dg_lsp.backends.transformers.denoiser import TransformersDenoiser
 
 NUM_EXTENDED = 8
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure_model(
-    denoiser: "ContextDenoiser | TransformersDenoiser", settings: CompletionSettings, *, rounds: int
+    denoiser: "LlamaDenoiser | TransformersDenoiser", settings: CompletionSettings, *, rounds: int
 ) -> StepReport:
     """Measures everything and closes the denoiser."""
     spec = denoiser.spec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dg_lsp import system
 from dg_lsp.backends import llamacpp, transformers
 from dg_lsp.backends.llamacpp import LlamaModel, denoiser_for
-from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.canvas.chat import with_thoughts
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec, PromptFormat, with_sampler
@@ -160,7 +160,7 @@ def load_model(settings: Settings) -> LoadedModel:
         return model
 
 
-def open_local(settings: Settings) -> "tuple[LoadedModel, ContextDenoiser | TransformersDenoiser]":
+def open_local(settings: Settings) -> "tuple[LoadedModel, LlamaDenoiser | TransformersDenoiser]":
     """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
     with _tested_model(settings) as (model, on_failure):
         denoiser = open_denoiser(model)
@@ -221,7 +221,7 @@ def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
         raise SettingsError(f"{key} {error.problem}") from error
 
 
-def open_denoiser(model: LoadedModel) -> "ContextDenoiser | TransformersDenoiser":
+def open_denoiser(model: LoadedModel) -> "LlamaDenoiser | TransformersDenoiser":
     """Opens the model's denoiser. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
         return transformers.open_checkpoint(model.weights, model.spec, model.settings, note)
@@ -256,7 +256,7 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:
     return model, engine
 
 
-def measured_engine(denoiser: "ContextDenoiser | TransformersDenoiser", settings: Settings) -> LocalEngine:
+def measured_engine(denoiser: "LlamaDenoiser | TransformersDenoiser", settings: Settings) -> LocalEngine:
     """An engine with the measured costs of its model."""
     return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 

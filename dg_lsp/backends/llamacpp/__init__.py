@@ -1,6 +1,6 @@
 """llama.cpp in this process, through llama-cpp-python. The native library is loaded on first use."""
 
-from dg_lsp.backends.llamacpp.denoiser import ContextDenoiser, LlamaDenoiser
+from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.library import Device, devices, require_runtime
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.spec import ModelSpec
@@ -9,7 +9,7 @@ from dg_lsp.settings import ModelSettings
 __all__ = ["Device", "LlamaDenoiser", "LlamaModel", "denoiser_for", "devices"]
 
 
-def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> ContextDenoiser:
+def denoiser_for(model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> LlamaDenoiser:
     """Chooses the denoiser by spec and settings. It takes the model over, unless this raises.
 
     Raises:

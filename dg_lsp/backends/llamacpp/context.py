@@ -68,10 +68,6 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(kind))
 
 
-NO_CELLS = 1
-"""`llama_decode`'s status when the KV cache is full; the cache is unchanged."""
-
-
 class LlamaContext:
     """Owns a native context and its batch. One thread only.
 
@@ -199,17 +195,15 @@ class LlamaContext:
         what = f"a context of {num_cells} tokens for {model.path.name}"
         memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes, placement=model.placement)
 
-    def decode(self, *, causal: bool) -> int:
-        """Runs the batch; returns 0 or `NO_CELLS`. After a `BackendError`, the batch's sequences are undefined."""
+    def decode(self, *, causal: bool) -> None:
+        """Runs the batch. After a `BackendError`, the batch's sequences are undefined."""
         self._check_open()
         # each call logs a line through Python
         if causal != self._is_causal:
             self._api.llama_set_causal_attn(self._handle, causal)
             self._is_causal = causal
-        status = int(self._api.llama_decode(self._handle, self.batch.native))
-        if status not in (0, NO_CELLS):
+        if status := int(self._api.llama_decode(self._handle, self.batch.native)):
             raise decode_error(status)
-        return status
 
     @property
     def native(self) -> Any:

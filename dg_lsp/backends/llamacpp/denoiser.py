@@ -1,10 +1,9 @@
-"""Denoisers over a llama.cpp context: what all denoisers share, and the usual one.
+"""The usual denoiser over a llama.cpp context, with a causal prompt in the KV cache.
 
-The usual denoiser has a causal prompt in the KV cache; `masked` and `diffusiongemma` have the others.
+`masked` and `diffusiongemma` have the others.
 """
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -116,8 +115,12 @@ def fitting_budget(
     return budget
 
 
-class ContextDenoiser(Denoiser):
-    """The common part of all denoisers over a llama.cpp context.
+_PREFILL_TOKENS = 128
+"""Prompt tokens of a batch on a CPU. In a larger batch, every token would attend to the cells of the last one."""
+
+
+class LlamaDenoiser(Denoiser):
+    """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally.
 
     Only for the thread that loaded the model; owns and closes it. Refuses what would make ggml abort the process: a
     canvas beyond the physical batch, an id outside the vocabulary, a position beyond the context.
@@ -146,10 +149,20 @@ class ContextDenoiser(Denoiser):
         self._context.set_threads(self.threads)
         expand_id = spec.sampling.expand_id if isinstance(spec.sampling, MaskSampling) else None
         self._reducer = Reducer(spec.banned_ids, expand_id, self.threads)
+        self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
+        capacity = self._context.batch.capacity
+        fim = spec.fim
+        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None
+        self._warning = ""  # until the first prompt with a suffix
+        if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
+            self._warning = f"{spec.name} decodes the suffix again at each typed character: {problem}"
+            movable = None
+        prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
+        self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
 
     @property
+    @override
     def footprint(self) -> Footprint:
-        """See `Denoiser.footprint`."""
         model = self._model
         num_cells = self._context.num_cells
         used = model.placement.of(gpus()) if model.on_gpu else ()
@@ -158,51 +171,16 @@ class ContextDenoiser(Denoiser):
             cache_bytes=num_cells * model.sizes.kv_bytes_per_token,
             cache_cells=num_cells,
             cache_limit=self._budget.context_length,
-            cache_used=self._num_used(),
+            cache_used=self._cache.num_used,
             context_size=self._budget.slot_limit,
             gpu_estimate=model.weights.gpu + self._context.gpu_estimate,
             devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
         )
 
-    def predict(
-        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
-    ) -> list[Prediction]:
-        """See `Denoiser.predict`."""
-        checked = self._checked_canvases(slot, canvases)
-        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
-        return self._predict(slot, checked, lanes, reduce)
-
+    @override
     def close(self) -> None:
-        """Frees context and model. Idempotent."""
         self._context.close()
         self._model.close()
-
-    @abstractmethod
-    def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
-        """Refuses canvases that do not fit."""
-
-    def _predict(
-        self, slot: int, canvases: Sequence[TokenIds], _lanes: Sequence[int], reduce: Reduce
-    ) -> list[Prediction]:
-        """Predicts checked canvases; those without an open position cost nothing. Keeps no state by lane."""
-        mask_id = self.spec.sampling.mask_id if isinstance(self.spec.sampling, MaskSampling) else None
-        flags = [np.ones(len(ids), np.bool_) if mask_id is None else ids == mask_id for ids in canvases]
-        opened = [(canvas, is_open) for canvas, is_open in zip(canvases, flags, strict=True) if is_open.any()]
-        predicted = self._predict_open(slot, opened, reduce) if opened else None
-        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), predicted)
-        stops = np.cumsum([len(canvas) for canvas in canvases]).tolist()
-        return [take(whole, slice(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)]
-
-    @abstractmethod
-    def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
-        """Predicts the open positions of canvases."""
-
-    def _num_used(self) -> int:
-        """Cells in use for prompts."""
-        return 0
-
-    def _checked_prompt(self, prompt_ids: TokenIds) -> TokenIds:
-        return checked_prompt(prompt_ids, self.spec.vocab_size, self._budget.prompt_limit)
 
     def _run_step(self, threads: int) -> None:
         """A short step for the measurement of threads."""
@@ -214,26 +192,8 @@ class ContextDenoiser(Denoiser):
         if self._model.has_cache:
             self._context.crop(0, 0)
 
-
-_PREFILL_TOKENS = 128
-"""Prompt tokens of a batch on a CPU. In a larger batch, every token would attend to the cells of the last one."""
-
-
-class LlamaDenoiser(ContextDenoiser):
-    """See `Denoiser`. The prompt is causal and stays in the KV cache; canvases follow it bidirectionally."""
-
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings, reserved: int = 0) -> None:
-        super().__init__(model, spec, settings, reserved)
-        capacity = self._context.batch.capacity
-        fim = spec.fim
-        movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None
-        self._warning = ""  # until the first prompt with a suffix
-        if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
-            self._warning = f"{spec.name} decodes the suffix again at each typed character: {problem}"
-            movable = None
-        prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
-        self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
-        self._greedy = np.random.default_rng(0)  # draws nothing at temperature 0
+    def _checked_prompt(self, prompt_ids: TokenIds) -> TokenIds:
+        return checked_prompt(prompt_ids, self.spec.vocab_size, self._budget.prompt_limit)
 
     @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
@@ -260,7 +220,7 @@ class LlamaDenoiser(ContextDenoiser):
         try:
             self._cache.make_room(slot, len(ids))
             self._context.batch.put(ids, np.arange(len(old), len(old) + len(ids), dtype=np.int32), slot, outputs)
-            self._cache.decode(slot, causal=causal)
+            self._context.decode(causal=causal)
             prediction = reduce(self._context.logits(int(outputs.sum())))
         except BackendError:
             self._cache.clear(slot)
@@ -269,15 +229,19 @@ class LlamaDenoiser(ContextDenoiser):
         return prediction
 
     @override
-    def _num_used(self) -> int:
-        return self._cache.num_used
+    def predict(
+        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
+    ) -> list[Prediction]:
+        checked = self._checked_canvases(slot, canvases)
+        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
+        return self._predict(slot, checked, reduce)
 
     def _ahead(self, _slot: int) -> TokenIds:
         """The end of the prompt that is not in the cache; every step decodes it before each canvas."""
         return NOTHING
 
-    @override
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
+        """Refuses canvases that do not fit."""
         num_ahead = len(self._ahead(slot))
         limit = self._budget.canvas_tokens - num_ahead * min(len(canvases), MAX_CANVASES)
         checked = checked_canvases(canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=limit)
@@ -293,8 +257,18 @@ class LlamaDenoiser(ContextDenoiser):
                 f"{budget.slot_limit}, all slots together {budget.context_length}; raise context_length"
             )
 
-    @override
+    def _predict(self, slot: int, canvases: Sequence[TokenIds], reduce: Reduce) -> list[Prediction]:
+        """Predicts checked canvases; those without an open position cost nothing."""
+        mask_id = self.spec.sampling.mask_id if isinstance(self.spec.sampling, MaskSampling) else None
+        flags = [np.ones(len(ids), np.bool_) if mask_id is None else ids == mask_id for ids in canvases]
+        opened = [(canvas, is_open) for canvas, is_open in zip(canvases, flags, strict=True) if is_open.any()]
+        predicted = self._predict_open(slot, opened, reduce) if opened else None
+        whole = _with_own_tokens(np.concatenate(canvases), np.concatenate(flags), predicted)
+        stops = np.cumsum([len(canvas) for canvas in canvases]).tolist()
+        return [take(whole, slice(start, stop)) for start, stop in zip([0, *stops], stops, strict=False)]
+
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
+        """Predicts the open positions of canvases."""
         query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
         self._decode_canvases(slot, query.ids, query.lengths, query.outputs)
         return query.prediction(reduce(self._context.logits(query.num_rows)))
@@ -316,7 +290,7 @@ class LlamaDenoiser(ContextDenoiser):
         try:
             for branch in branches:
                 context.share(slot, branch)
-            self._cache.decode(slot, causal=False)
+            self._context.decode(causal=False)
         finally:
             for branch in branches:
                 context.crop(branch, 0)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.context import NO_CELLS, LlamaContext
-from dg_lsp.backends.llamacpp.library import decode_error
+from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.canvas.layout import NOTHING, TokenIds, common_prefix_length, concat
 from dg_lsp.canvas.spec import FimTokens
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT
@@ -168,7 +167,7 @@ class KvCache:
                 part = ids[start : start + step]
                 positions = np.arange(len(part), dtype=np.int32) + np.int32(len(old) + start)
                 self._context.batch.put(part, positions, slot, 0)
-                self.decode(slot, causal=not self._block_length)
+                self._context.decode(causal=not self._block_length)
         except BackendError:
             self._context.unpark(slot)
             self.clear(slot)
@@ -183,15 +182,6 @@ class KvCache:
         self.set_ids(slot, ids[:length])
         if slot in self._drifts and self._drifts[slot].start >= length:
             del self._drifts[slot]
-
-    def decode(self, slot: int, *, causal: bool) -> None:
-        """Runs the batch; if the cache turns out to be full, evicts all other slots and retries."""
-        if self._context.decode(causal=causal) != NO_CELLS:
-            return
-        for evicted in self._ids.keys() - {slot}:
-            self.clear(evicted)
-        if self._context.decode(causal=causal) == NO_CELLS:
-            raise decode_error(NO_CELLS)
 
     def make_room(self, slot: int, num_tokens: int) -> None:
         """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.

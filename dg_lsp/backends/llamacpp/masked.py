@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, ContextDenoiser, LlamaDenoiser, OpenCanvas, Reduce
-from dg_lsp.backends.llamacpp.library import decode_error
+from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, LlamaDenoiser, OpenCanvas, Reduce
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
@@ -100,16 +99,14 @@ class BlockDenoiser(LlamaDenoiser):
         return self._rest.get(slot, NOTHING)
 
     @override
-    def _predict(
-        self, slot: int, canvases: Sequence[TokenIds], lanes: Sequence[int], reduce: Reduce
-    ) -> list[Prediction]:
+    def _predict(self, slot: int, canvases: Sequence[TokenIds], reduce: Reduce) -> list[Prediction]:
         blocks, first = self._next.get(slot, (NOTHING, None))
         if first is None or len(self._ahead(slot)) or not np.array_equal(blocks, self._cache.ids(slot)):
-            return super()._predict(slot, canvases, lanes, reduce)
+            return super()._predict(slot, canvases, reduce)
         assert isinstance(self.spec.sampling, MaskSampling)
         mask_id = self.spec.sampling.mask_id
         begun = [np.concatenate([first.argmax_ids, ids[1:]]) if ids[0] == mask_id else ids for ids in canvases]
-        predictions = super()._predict(slot, begun, lanes, reduce)
+        predictions = super()._predict(slot, begun, reduce)
         return [
             join([first, take(prediction, slice(1, None))]) if ids[0] == mask_id else prediction
             for ids, prediction in zip(canvases, predictions, strict=True)
@@ -166,7 +163,7 @@ class PerRequestDenoiser(LlamaDenoiser):
         return join([prediction, super()._predict_open(slot, canvases[1:], reduce)])
 
 
-class ExactDenoiser(ContextDenoiser):
+class ExactDenoiser(LlamaDenoiser):
     """See `Denoiser`. Every step computes the prompt before each canvas; nothing is cached."""
 
     _is_cached = False
@@ -214,8 +211,7 @@ class ExactDenoiser(ContextDenoiser):
         outputs = query.outputs if has_cache else 1
         context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), 0, outputs)
         try:
-            if status := context.decode(causal=False):
-                raise decode_error(status)
+            context.decode(causal=False)
             logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
             return query.prediction(reduce(logits))
         finally:

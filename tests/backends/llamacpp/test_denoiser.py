@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from margins import predict
 
-from dg_lsp.backends.llamacpp.context import NO_CELLS
 from dg_lsp.errors import RequestError
 
 PROMPT = np.arange(5, 45, dtype=np.int32)
@@ -21,17 +20,6 @@ def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
         denoiser.prefill(slot, prompts[slot])
     assert len(predict(denoiser, *[masks(32)] * 4)) == 4
     assert [denoiser.prefill(slot, prompts[slot]) for slot in (0, 2, 1)] == [0, 0, 130]
-
-
-def test_cache_that_turns_out_to_be_full_evicts_the_other_slots(open_denoiser, monkeypatch):
-    denoiser = open_denoiser()
-    denoiser.prefill(0, PROMPT)
-    denoiser.prefill(1, PROMPT)
-    run, answers = denoiser._context.decode, [NO_CELLS]
-    monkeypatch.setattr(denoiser._context, "decode", lambda *, causal: answers.pop() if answers else run(causal=causal))
-    predict(denoiser, masks())
-    assert denoiser.prefill(0, PROMPT) == 0
-    assert denoiser.prefill(1, PROMPT) == len(PROMPT)
 
 
 @pytest.mark.parametrize(
