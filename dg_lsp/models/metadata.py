@@ -64,10 +64,12 @@ def describe(
     Raises ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
     if specials is not None and not any(key.startswith("dg.") for key in metadata):
-        if masked := _describe_masked(metadata, vocab_size, name, specials):
-            return masked
-        if metadata.get("general.architecture") != DIFFUSION_ARCHITECTURE:
-            return _describe_causal(metadata, vocab_size, name, specials)
+        architecture = metadata.get("general.architecture", "")
+        family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
+        if family is not None and isinstance(family.sampling, MaskSampling):
+            return _describe_masked(family, family.sampling, metadata, vocab_size, name, specials)
+        if architecture != DIFFUSION_ARCHITECTURE:
+            return _describe_causal(metadata, vocab_size, name, specials, find_fim(metadata, name, specials))
     if metadata.get("dg.noise") == "uniform":
         keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
         return replace(_describe_uniform(keys), self_conditioning=_side_file(keys))
@@ -172,58 +174,44 @@ def _side_file(keys: "MetadataKeys") -> SideFile:
 
 
 def _describe_masked(
-    metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens
-) -> ModelSpec | None:
-    """The spec of a masked diffusion model of a known family; None for every other model."""
-    architecture = metadata.get("general.relabelled_from") or metadata.get("general.architecture", "")
-    family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
-    if family is None or not isinstance(family.sampling, MaskSampling):
-        return None
-    sampling = _mask_sampling(family.sampling, metadata, vocab_size, name)
-    if family.sampling.block_length or family.is_drafter:
-        return _describe_blocks(family, sampling, _describe_causal(metadata, vocab_size, name, specials))
+    family: Family,
+    defaults: MaskSampling,
+    metadata: Mapping[str, str],
+    vocab_size: int,
+    name: str,
+    specials: SpecialTokens,
+) -> ModelSpec:
+    """The spec of a masked diffusion model of a known family, from that of a causal model with the same file."""
+    sampling = _mask_sampling(defaults, metadata, vocab_size, name)
+    length = _BLOCK_LENGTH.search(f"{name} {metadata.get('general.name', '')}")
+    if sampling.block_length and length:
+        sampling = replace(sampling, block_length=int(length[1]))
+    is_bidirectional = not (sampling.block_length or family.is_drafter)
+    fim = None if is_bidirectional else find_fim(metadata, name, specials)
+    causal = _describe_causal(metadata, vocab_size, name, specials, fim)
     resizing_ids = {sampling.expand_id, sampling.delete_id}
-    end_ids = {*specials.end_ids, *(token for token in family.end_ids if token < vocab_size)}
+    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < vocab_size)}
     end_ids -= resizing_ids  # a deleted token does not end the text
     shift = metadata.get("diffusion.shift_logits")
     # every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it
     first = parse_number(metadata.get("tokenizer.ggml.bos_token_id", "")) if family.architecture == "dream" else None
-    return ModelSpec(
-        name=name,
-        vocab_size=vocab_size,
-        sampling=sampling,
-        end_ids=tuple(sorted(end_ids)),
-        prompt_format=family.prompt_format,
-        start_ids=specials.start_ids or (() if first is None else (first,)),
-        banned_ids=tuple(sorted({*specials.control_ids, sampling.mask_id} - end_ids - resizing_ids)),
-        canvas_lengths=family.canvas_lengths,
-        max_prompt_tokens=_prompt_limit(metadata, family.max_prompt_tokens, family.canvas_lengths[-1]),
-        has_causal_head=False,
-        is_shifted=family.is_shifted if shift is None else shift == "true",
-        is_bidirectional=True,
-        template=family.template,
-        chat_template=_chat_template(metadata, name, specials),
-        gap_lengths=family.gap_lengths,
-        metadata=_displayed(metadata),
-    )
-
-
-def _describe_blocks(family: Family, sampling: MaskSampling, causal: ModelSpec) -> ModelSpec:
-    """The spec of a model with a causal or block-causal prompt, from that of a causal model with the same file."""
-    length = _BLOCK_LENGTH.search(f"{causal.name} {dict(causal.metadata).get('general.name', '')}")
-    if sampling.block_length and length:
-        sampling = replace(sampling, block_length=int(length[1]))
-    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < causal.vocab_size)}
     return replace(
         causal,
         sampling=sampling,
         end_ids=tuple(sorted(end_ids)),
-        banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids)),
-        prompt_format=family.prompt_format if causal.fim else PromptFormat.PREFIX,
+        prompt_format=family.prompt_format if fim or is_bidirectional else PromptFormat.PREFIX,
+        start_ids=causal.start_ids or (() if first is None else (first,)),
+        banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids - resizing_ids)),
         canvas_lengths=(sampling.block_length,) if sampling.block_length else family.canvas_lengths,
+        max_prompt_tokens=_prompt_limit(
+            metadata, family.max_prompt_tokens, max(CAUSAL_BLOCK, family.canvas_lengths[-1])
+        ),
         has_causal_head=family.is_drafter,
-        is_shifted=family.is_shifted,
+        is_shifted=family.is_shifted if shift is None else shift == "true",
         is_drafter=family.is_drafter,
+        is_bidirectional=is_bidirectional,
+        template=family.template,
+        gap_lengths=family.gap_lengths,
     )
 
 
@@ -249,9 +237,10 @@ def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: i
     return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
 
 
-def _describe_causal(metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens) -> ModelSpec:
+def _describe_causal(
+    metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens, fim: FimTokens | None
+) -> ModelSpec:
     """The spec of a causal language model; it fills the middle if its vocabulary has the tokens for that."""
-    fim = find_fim(metadata, name, specials)
     end_ids = {*specials.end_ids, *(fim.end_ids if fim else ())}
     is_sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
     return ModelSpec(

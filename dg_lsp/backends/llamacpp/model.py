@@ -114,7 +114,6 @@ class LlamaModel:
             opened = source or path
             if alias is not None:
                 opened = copies.enter_context(aliased_copy(header, alias))
-                header = read_header(opened)
             native.problems.clear()
             self._handle: Any = api.llama_model_load_from_file(os.fsencode(opened), params)
         del shares
@@ -362,7 +361,7 @@ IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 
 @contextlib.contextmanager
 def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
-    """A temporary copy of a file as another architecture; `general.relabelled_from` has the original one.
+    """A temporary copy of a file as another architecture.
 
     Raises:
         ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
@@ -380,7 +379,7 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
         for key, value in header.values.items()
         if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
     }
-    values |= {"general.architecture": gguf.text(architecture), "general.relabelled_from": gguf.text(old)}
+    values["general.architecture"] = gguf.text(architecture)
     with contextlib.ExitStack() as stack:
         if IN_MEMORY:
             file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
