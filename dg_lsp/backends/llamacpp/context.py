@@ -226,7 +226,7 @@ class LlamaContext:
         return self._logits[:num_rows]
 
     def crop(self, sequence: int, length: int) -> None:
-        """Keeps the first `length` positions of a sequence."""
+        """Keeps the first `length` positions of a sequence; does nothing without a cache."""
         if not self._api.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise BackendError("llama.cpp: the KV cache cannot be cropped; use another model")
 

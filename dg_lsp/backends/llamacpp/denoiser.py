@@ -189,8 +189,7 @@ class LlamaDenoiser(Denoiser):
         self._context.set_threads(threads)
         self._context.batch.put(np.zeros_like(positions), positions, 0)
         self._context.decode(causal=False)
-        if self._model.has_cache:
-            self._context.crop(0, 0)
+        self._context.crop(0, 0)
 
     def _checked_prompt(self, prompt_ids: TokenIds) -> TokenIds:
         return checked_prompt(prompt_ids, self.spec.vocab_size, self._budget.prompt_limit)

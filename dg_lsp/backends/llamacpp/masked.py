@@ -215,5 +215,4 @@ class ExactDenoiser(LlamaDenoiser):
             logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
             return query.prediction(reduce(logits))
         finally:
-            if has_cache:
-                context.crop(0, 0)
+            context.crop(0, 0)

@@ -8,7 +8,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +73,10 @@ class StoredMatrix:
     def floats(self) -> Floats:
         """The whole matrix, shape (N, width)."""
         rows = np.empty((len(self.raw), self.width), dtype=np.float32)
-        self.decode(slice(None), rows)
+        self.decode(np.arange(len(self.raw), dtype=np.int32), rows)
         return rows
 
-    def decode(self, rows: npt.NDArray[np.int32] | slice, out: Floats) -> None:
+    def decode(self, rows: npt.NDArray[np.int32], out: Floats) -> None:
         """Writes rows to `out`, shape (number of rows, width)."""
         packed = np.ascontiguousarray(self.raw[rows])  # in a variable: the address of a temporary would dangle
         if self.kind == F32:
@@ -101,44 +101,38 @@ class EmbeddingTable:
         self.shape = vocab_size, width
         self.scale = np.sqrt(np.float32(width))
         """Gemma's factor for embeddings; llama.cpp applies it to token ids only."""
-        self._pool: Executor | None = ThreadPoolExecutor(threads, "embeddings") if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads, "embeddings")
         self._scratch: Floats = np.empty((_PIECE_ROWS * threads, width), dtype=np.float32)
 
-    def rows(self, which: TokenIds | slice, out: Floats | None = None) -> Floats:
-        """Rows by ids or by a range, shape (number of rows, width), not scaled; `out` is used as memory."""
-        count = which.stop - which.start if isinstance(which, slice) else len(which)
-        rows: Floats = np.empty((count, self.shape[1]), dtype=np.float32) if out is None else out[:count]
+    def rows(self, ids: TokenIds, out: Floats | None = None) -> Floats:
+        """Rows by ids, shape (number of rows, width), not scaled; `out` is used as memory."""
+        rows: Floats = np.empty((len(ids), self.shape[1]), dtype=np.float32) if out is None else out[: len(ids)]
 
         def decode_piece(first: int) -> None:
-            last = min(first + _PIECE_ROWS, count)
-            piece = slice(which.start + first, which.start + last) if isinstance(which, slice) else which[first:last]
-            self._matrix.decode(piece, rows[first:last])
+            piece = slice(first, first + _PIECE_ROWS)
+            self._matrix.decode(ids[piece], rows[piece])
 
         # ctypes releases the GIL while ggml decodes
-        run = map if self._pool is None or count <= _PIECE_ROWS else self._pool.map
-        for _ in run(decode_piece, range(0, count, _PIECE_ROWS)):
-            pass
+        list(self._pool.map(decode_piece, range(0, len(ids), _PIECE_ROWS)))
         return rows
 
-    def mix(self, ids: TokenIds | None, shares: Floats) -> Floats:
-        """Sums of the rows `ids`, shape (U,) (None: all rows), weighted by `shares`, shape (L, U); shape (L, width)."""
+    def mix(self, ids: TokenIds, shares: Floats) -> Floats:
+        """Sums of the rows `ids`, shape (U,), weighted by `shares`, shape (L, U); shape (L, width)."""
         total: Floats = np.zeros((len(shares), self.shape[1]), dtype=np.float32)
-        for start in range(0, shares.shape[1], len(self._scratch)):
-            part = slice(start, min(start + len(self._scratch), shares.shape[1]))
-            total += shares[:, part] @ self.rows(part if ids is None else ids[part], self._scratch)
+        for start in range(0, len(ids), len(self._scratch)):
+            part = slice(start, start + len(self._scratch))
+            total += shares[:, part] @ self.rows(ids[part], self._scratch)
         return total
 
     def close(self) -> None:
         """Ends the threads. Idempotent."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.shutdown()
 
 
 MASS = 0.99
 """Probability mass that the host keeps for a position. The error depends on the rest, not on the number of rows."""
 _DENSE_SHARE = 0.25
-"""Share of the vocabulary from which on all rows are summed: consecutive rows decode faster than chosen ones."""
+"""Share of the vocabulary from which on tokens are not sorted to leave out the last few."""
 _FIRST_LEVEL = np.float32(1 / 8)
 _NEXT_LEVEL = np.float32(1 / 16)
 
@@ -147,7 +141,7 @@ _NEXT_LEVEL = np.float32(1 / 16)
 class Mixture:
     """Probabilities of the same U tokens at L positions."""
 
-    ids: TokenIds | None  # shape (U,), ascending; None means the whole vocabulary
+    ids: TokenIds  # shape (U,), ascending
     shares: Floats  # shape (L, U); each row adds up to 1
 
     def __len__(self) -> int:
@@ -178,12 +172,11 @@ def mixture(
     for row_weights, row_entropy in zip(weights, entropy, strict=True):
         needed[_most_probable(row_weights, row_entropy, mass)] = True
     ids = np.flatnonzero(needed).astype(np.int32)
-    is_dense = len(ids) > _DENSE_SHARE * vocab_size
-    shares: Floats = np.zeros((len(top_ids), vocab_size if is_dense else len(ids)), dtype=np.float32)
-    shares[rows, tokens if is_dense else ids.searchsorted(tokens)] = top_shares[kept]
-    shares[short] = weights if is_dense else weights[:, ids]
+    shares: Floats = np.zeros((len(top_ids), len(ids)), dtype=np.float32)
+    shares[rows, ids.searchsorted(tokens)] = top_shares[kept]
+    shares[short] = weights[:, ids]
     shares /= shares.sum(axis=1, keepdims=True)
-    return Mixture(None if is_dense else ids, shares)
+    return Mixture(ids, shares)
 
 
 def _most_probable(weights: Floats, entropy: np.float32, mass: float) -> npt.NDArray[np.intp]:
@@ -347,8 +340,8 @@ class DeviceFeedback:
             for tensor, part in zip(tensors[1:-1], (*parts, first_row, canvas), strict=True):
                 weights.put(tensor, part)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
-                rows = table.rows(slice(start, min(start + _BLOCK_TOKENS, self._vocab_size)))
-                self._copy_rows(tensors[0], start, rows)
+                ids = np.arange(start, min(start + _BLOCK_TOKENS, self._vocab_size), dtype=np.int32)
+                self._copy_rows(tensors[0], start, table.rows(ids))
         except BackendError:
             self.close()
             raise
