@@ -8,7 +8,7 @@ import re
 import stat
 import struct
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import resources
 from math import prod
@@ -37,23 +37,6 @@ _MAX_SHOWN = 255
 """Characters of a name in an error: no file has a longer one."""
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 """What values of another type or range raise while they are read or converted."""
-
-
-def blocks(tensor: StoredTensor, kind: TensorType) -> Iterator[memoryview]:
-    """The bytes of a tensor in F32 or its own number format, a few megabytes at a time.
-
-    They are read, not mapped: memory stays small, and a failing disk raises an error instead of a signal.
-    """
-    stored_type = np.dtype({F32: "<f4", F16: "<f2", BF16: "<u2"}[tensor.kind])
-    length = gguf.BLOCK_BYTES // F32.block_bytes
-    size = prod(tensor.shape)
-    with map_file_errors(tensor.path), tensor.path.open("rb") as file:
-        file.seek(tensor.start)
-        for start in range(0, size, length):
-            block = np.fromfile(file, stored_type, min(length, size - start))
-            if kind is not tensor.kind:  # BF16 has the upper 16 bits of a float32
-                block = (block.astype("<u4") << 16).view("<f4") if tensor.kind is BF16 else block.astype("<f4")
-            yield block.view(np.uint8).data
 
 
 def name_of(source: Path) -> str:

@@ -17,8 +17,9 @@ import tempfile
 import venv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from dg_lsp import errors, gguf
 from dg_lsp.canvas.spec import UniformSampling
@@ -231,8 +232,18 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
 
 
 def _convert_tensor(name: str, saved: gguf.StoredTensor) -> gguf.Tensor:
-    kind = gguf.F32 if len(saved.shape) == 1 or name.endswith(_ALWAYS_F32) else saved.kind
-    return gguf.Tensor(name, saved.shape, kind, partial(checkpoint.blocks, saved, kind))
+    tensor = gguf.copied(saved, name)
+    is_matrix = len(saved.shape) > 1 and not name.endswith(_ALWAYS_F32)
+    if is_matrix or saved.kind is gguf.F32:
+        return tensor
+    return replace(tensor, kind=gguf.F32, blocks=lambda: (_widened(block, saved.kind) for block in tensor.blocks()))
+
+
+def _widened(block: bytes | memoryview, kind: gguf.TensorType) -> bytes:
+    """Numbers of 16 bits in single precision."""
+    if kind is gguf.BF16:  # it has the upper 16 bits of a float32
+        return (np.frombuffer(block, "<u2", len(block) // 2).astype("<u4") << 16).tobytes()
+    return np.frombuffer(block, "<f2", len(block) // 2).astype("<f4").tobytes()
 
 
 # output

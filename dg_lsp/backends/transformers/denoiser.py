@@ -53,7 +53,7 @@ class TransformersDenoiser(Denoiser):
         self._network = network
         self._device = network.embedding.device
         self._banned_ids = self._tensor(np.array(spec.banned_ids))
-        self._prefixes = [PrefixCache(network.config, spec.max_prompt_tokens) for _ in range(num_slots)]
+        self._prefixes = [PrefixCache(network.config) for _ in range(num_slots)]
         self._prompts = [token_ids([]) for _ in range(num_slots)]
         self._conditioning: dict[tuple[int, int], torch.Tensor] = {}
         """By slot and lane, shape (L, hidden)."""
@@ -92,20 +92,18 @@ class TransformersDenoiser(Denoiser):
         prompt = checked_prompt(prompt_ids, self.spec.vocab_size, self.spec.max_prompt_tokens)
         self._conditioning = {key: last for key, last in self._conditioning.items() if key[0] != slot}
         shared = common_prefix_length(self._prompts[slot], prompt)
-        if shared == len(prompt) == len(self._prompts[slot]):
-            return 0
         self._prompts[slot] = token_ids([])  # until the encoder has finished
         try:
             with map_step_errors("prefill"):
-                kept = self._prefixes[slot].crop(shared)
-                prompt = prompt[: kept + most]
-                if kept < len(prompt):
-                    self._network.encode(self._prefixes[slot], self._tensor(prompt[kept:]))
+                self._prefixes[slot].crop(shared)
+                prompt = prompt[: shared + most]
+                if shared < len(prompt):
+                    self._network.encode(self._prefixes[slot], self._tensor(prompt[shared:]))
         except BackendError:
-            self._prefixes[slot].crop(0)
+            self._prefixes[slot] = PrefixCache(self._network.config)
             raise
         self._prompts[slot] = prompt
-        return len(prompt) - kept
+        return len(prompt) - shared
 
     @torch.inference_mode()
     def predict(
@@ -232,8 +230,6 @@ def load(
     checkpoint: Checkpoint, spec: ModelSpec, settings: ModelSettings, report: Callable[[str], None]
 ) -> TransformersDenoiser:
     """See `open_checkpoint`. Weights are bfloat16 on a GPU, and as stored on the CPU."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     device = choose_device(settings)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # kernels of this thread run and graphs are captured there
@@ -247,8 +243,7 @@ def load(
     tokenizer = CheckpointTokenizer(checkpoint.folder, checkpoint.special_ids, spec.vocab_size)
     network = DiffusionGemmaNetwork(_load_model(checkpoint, config, device, dtype))
     denoiser = TransformersDenoiser(network, spec, tokenizer, settings.num_slots)
-    if not settings.threads and device.type == "cpu":
-        torch.set_num_threads(threads_for(0, denoiser.run_step, on_gpu=False))
+    torch.set_num_threads(threads_for(settings.threads, denoiser.run_step, on_gpu=device.type == "cuda"))
     return denoiser
 
 

@@ -1,8 +1,8 @@
 """DiffusionGemma's encoder and decoder, computed by transformers' own modules; one denoising step, and its reduction.
 
-The keys and values of prompts are in one growing cache for each slot, after transformers' `DynamicCache`. `StaticCache`
-computes wrong logits for this model as soon as the prompt fills the sliding window (transformers 5.23), and the sliding
-layers of `DynamicCache` cannot crop past the window.
+The keys and values of prompts are in one growing cache for each slot, without the sliding layers of `DynamicCache`,
+which cannot be cropped past their window. `StaticCache` computes wrong logits for this model as soon as the prompt
+fills the window (transformers 5.23).
 
 Self-conditioning enters and leaves a step as an embedding of shape (T, hidden); transformers keeps logits instead.
 No GPU has run this module.
@@ -13,60 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from dg_lsp.diffusion.denoiser import TopK
 
-_MAX_ROLLBACK = 1024
-"""Tokens before the window that a sliding layer keeps, so that a crop does not encode the prompt again."""
-
-
-class RollbackSlidingLayer(DynamicSlidingWindowLayer):
-    """A sliding layer that keeps `rollback` tokens more than its window, so that it can be cropped by that many."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-    def __init__(self, sliding_window: int, rollback: int) -> None:
-        super().__init__(sliding_window)
-        self._max_tokens = sliding_window - 1 + rollback
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_args: Any, **_options: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends states of shape (1, heads, N, width); returns the window before them and the states."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        num_new = key_states.shape[-2]
-        # the length that `get_mask_sizes` reported for this pass
-        num_visible = min(self.cumulative_length, self.sliding_window - 1) + num_new
-        self.cumulative_length += num_new
-        keys = torch.cat([self.keys, key_states], dim=-2)
-        values = torch.cat([self.values, value_states], dim=-2)
-        # a copy where tokens are dropped: a view would keep all of them in memory
-        self.keys = keys[:, :, -self._max_tokens :].contiguous()
-        self.values = values[:, :, -self._max_tokens :].contiguous()
-        return keys[:, :, -num_visible:], values[:, :, -num_visible:]
-
-    def can_crop(self, num_tokens: int) -> bool:
-        """Whether the window before the last `num_tokens` tokens is complete."""
-        window = min(self.sliding_window - 1, self.cumulative_length - num_tokens)
-        return 0 <= window <= self.keys.shape[-2] - num_tokens
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last tokens; their number is negative, as in transformers."""
-        num_left = self.keys.shape[-2] + tokens_to_remove
-        self.cumulative_length += tokens_to_remove
-        self.keys, self.values = self.keys[:, :, :num_left], self.values[:, :, :num_left]
+_SLIDING = "sliding_attention"
 
 
 class PrefixCache:
-    """The prompt of one slot in every layer."""
+    """The prompt of one slot in every layer. Sliding layers keep all of it too, so that it can be cropped anywhere."""
 
-    def __init__(self, text_config: Any, prompt_limit: int) -> None:
+    def __init__(self, text_config: Any) -> None:
         self._config = text_config
-        self._rollback = min(prompt_limit, _MAX_ROLLBACK)
-        self.layers = self._empty()
+        self.layers = DynamicCache()
         """What transformers calls `past_key_values`."""
 
     @property
@@ -74,24 +32,16 @@ class PrefixCache:
         """Tokens in the cache."""
         return int(self.layers.get_seq_length())
 
-    def crop(self, length: int) -> int:
-        """Removes tokens until `length` are left; returns how many are left: 0 where a window would be incomplete."""
-        num_tokens = self.length - length
-        if num_tokens > 0:
-            sliding = [layer for layer in self.layers.layers if layer.is_sliding]
-            if not length or not all(layer.can_crop(num_tokens) for layer in sliding):
-                self.layers = self._empty()
-                return 0
-            for layer in self.layers.layers:
-                layer.crop(-num_tokens)
-        return self.length
+    def crop(self, length: int) -> None:
+        """Removes tokens until `length` are left."""
+        self.layers.crop(length - self.length)  # the number of removed tokens is negative
 
     def states(self, number: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Keys and values of a layer, shape (1, heads, N, width), of a sliding layer only its window; None if empty."""
         if not self.length:
             return None
         layer = self.layers.layers[number]
-        num_kept = self._num_visible(is_sliding=layer.is_sliding)
+        num_kept = self._num_visible(is_sliding=self._config.layer_types[number] == _SLIDING)
         return layer.keys[:, :, -num_kept:], layer.values[:, :, -num_kept:]
 
     def mask(self, canvas_numbers: torch.Tensor, *, is_sliding: bool) -> torch.Tensor:
@@ -106,20 +56,11 @@ class PrefixCache:
     def _num_visible(self, *, is_sliding: bool) -> int:
         return min(self.length, self._config.sliding_window - 1) if is_sliding else self.length
 
-    def _empty(self) -> DynamicCache:
-        cache = DynamicCache(config=self._config)
-        for number, layer in enumerate(cache.layers):
-            if layer.is_sliding:
-                cache.layers[number] = RollbackSlidingLayer(layer.sliding_window, self._rollback)
-        return cache
-
 
 def prefix_bytes(text_config: Any, num_tokens: int, itemsize: int) -> int:
     """Bytes of the keys and values of a prompt."""
-    sliding = min(num_tokens, text_config.sliding_window - 1 + min(num_tokens, _MAX_ROLLBACK))
-    widths = [2 * layer.num_key_value_heads * layer.head_dim for layer in text_config.per_layer_config]
-    lengths = [sliding if kind == "sliding_attention" else num_tokens for kind in text_config.layer_types]
-    return itemsize * sum(width * length for width, length in zip(widths, lengths, strict=True))
+    widths = (2 * layer.num_key_value_heads * layer.head_dim for layer in text_config.per_layer_config)
+    return itemsize * num_tokens * sum(widths)
 
 
 _ENCODER_CHUNK = 2048
@@ -249,7 +190,7 @@ class DiffusionGemmaNetwork:
         ids, positions, canvas_numbers = inputs.tokens
         hidden = decoder.self_conditioning(decoder.embed_tokens(ids[None]), inputs.conditioning[None])
         kinds = set(self.config.layer_types)
-        masks = {kind: prefix.mask(canvas_numbers, is_sliding=kind == "sliding_attention") for kind in kinds}
+        masks = {kind: prefix.mask(canvas_numbers, is_sliding=kind == _SLIDING) for kind in kinds}
         rotary = {kind: decoder.rotary_emb(hidden, positions[None], kind) for kind in kinds}
         for number, (kind, layer) in enumerate(zip(self.config.layer_types, decoder.layers, strict=True)):
             hidden = layer(

@@ -123,7 +123,7 @@ def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny
         sliding_window=1024,
     )
     spec = ModelSpec("real", 262_144, UniformSampling(), (1,), canvas_lengths=(16, 256), max_prompt_tokens=8192)
-    with pytest.raises(ModelMemoryError, match=r"52\.7 GB \(weights 50\.5, prompts 1\.2, step 1\.1\), .* 0\.0 GB free"):
+    with pytest.raises(ModelMemoryError, match=r"55\.3 GB \(weights 50\.5, prompts 3\.7, step 1\.1\), .* 0\.0 GB free"):
         check_memory(25_250_000_000, config, spec, 1, torch.bfloat16, torch.device("cpu"))
 
 
@@ -180,6 +180,6 @@ def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeyp
 
 def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_checkpoint, opened, monkeypatch):
     """Only steps of one thread are run: with several, a step may take seconds on a busy machine."""
-    monkeypatch.setattr(f"{MODULE}.threads_for", lambda _wanted, step, **_options: step(1) or 2)
+    monkeypatch.setattr(f"{MODULE}.threads_for", lambda wanted, step, **_options: wanted or step(1) or 2)
     for settings, threads in ((ModelSettings(device="cpu"), 2), (CPU, 1)):
         assert opened(open_checkpoint(*read_folder(tiny_checkpoint), settings)).threads == threads

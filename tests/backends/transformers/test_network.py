@@ -1,4 +1,4 @@
-"""The reduction of logits, and the memory of the cache.
+"""The reduction of logits.
 
 `tests/backends/test_contract.py` has what all backends have in common.
 """
@@ -7,7 +7,7 @@ import pytest
 import torch
 from margins import predict
 
-from dg_lsp.backends.transformers.network import RollbackSlidingLayer, draw, reduce_logits
+from dg_lsp.backends.transformers.network import draw, reduce_logits
 from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.errors import BackendError
 
@@ -21,16 +21,6 @@ def test_draw_inverts_the_cumulative_sum(vocab_size):
     assert torch.equal(draw(probabilities.expand(vocab_size, -1), middles), torch.arange(vocab_size))
     assert draw(probabilities, torch.tensor([0.0])).item() == 0
     assert draw(probabilities, torch.tensor([1 - 1e-9], dtype=torch.float64)).item() == vocab_size - 1
-
-
-def test_sliding_layer_keeps_only_the_tokens_of_its_limit_in_memory():
-    layer = RollbackSlidingLayer(sliding_window=24, rollback=10)
-    for length in (5, 100, 1, 300):
-        states = torch.zeros(1, 2, length, 16)
-        layer.update(states, states)
-        num_kept = min(layer.get_seq_length(), 33)
-        assert layer.keys.shape == (1, 2, num_kept, 16)
-        assert layer.keys.untyped_storage().nbytes() == 4 * layer.keys.numel()
 
 
 def test_nan_logits_are_an_error(open_denoiser, draw_ids):
