@@ -70,7 +70,7 @@ class Reducer:
         best = logits[np.arange(len(logits)), argmax]
         if not np.isfinite(best).all():
             raise BackendError(NO_NUMBERS)
-        _weigh(logits, best, temperature, weights)
+        weigh(logits, best, temperature, weights)
         total = weights.sum(axis=1)
         # -sum p log p with p = w / total and log p = logit - log total
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
@@ -92,15 +92,6 @@ class Reducer:
             unexpanded_confidence=unexpanded[1],
         )
 
-    def weigh(self, logits: Floats, best: Floats, temperature: float) -> Floats:
-        """Probabilities relative to the best token, whose logits are `best`; shape (N, V), until the next call.
-
-        Leaves the tempered logits less the best one in `logits`. The caller has masked the banned tokens.
-        """
-        weights = self._reserved(logits.shape)
-        _weigh(logits, best, temperature, weights)
-        return weights
-
     def _reserved(self, shape: tuple[int, ...]) -> Floats:
         """Memory for probabilities."""
         if self._scratch.shape[0] < shape[0] or self._scratch.shape[1] != shape[1]:
@@ -108,7 +99,11 @@ class Reducer:
         return self._scratch[: shape[0]]
 
 
-def _weigh(logits: Floats, best: Floats, temperature: float, weights: Floats) -> None:
+def weigh(logits: Floats, best: Floats, temperature: float, weights: Floats) -> None:
+    """Writes probabilities relative to the best token, whose logits are `best`, into `weights`; shape (N, V).
+
+    `logits` become the tempered ones less the best one, unless `weights` are the same array.
+    """
     # each pass over (N, V) counts: they are most of a step's cost besides the decode
     np.subtract(logits, best[:, None], out=logits)
     if (scale := inverse_temperature(temperature)) != 1:

@@ -78,7 +78,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         self._records: dict[int, dict[int, Any]] = {}
         """See `GraphReduction.record`; of the last pass, by slot, then lane."""
         feedback = HostFeedback(self._table, self._network, mass)
-        self._reduction = GraphReduction(self._context, self._reducer, feedback, spec)
+        self._reduction = GraphReduction(self._context, feedback, spec)
         if model.on_gpu:
             self._use_device(kinds)
 
@@ -97,7 +97,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         try:
             history = (MAX_CHAIN * length, NUM_FACTS)
             feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
-            self._reduction = GraphReduction(self._context, self._reducer, feedback, self.spec)
+            self._reduction = GraphReduction(self._context, feedback, self.spec)
             for temperature in (_FLAT, _SURE):
                 self._check_device(host.feedback, length, temperature)
         except BackendError as error:
@@ -168,10 +168,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
             for record, canvas in zip(records, canvases, strict=True)
         ]
         self._records[slot] = {lane: record for lane, record in last.items() if lane not in lanes}
-        if isinstance(feedback := self._reduction.feedback, DeviceFeedback):
-            held = [record for by_lane in self._records.values() for record in by_lane.values()]
-            return feedback.inputs(canvases, usable, held)
-        return feedback.inputs(canvases, usable)
+        held = [record for by_lane in self._records.values() for record in by_lane.values()]
+        return self._reduction.feedback.inputs(canvases, usable, held)
 
     @override
     def predict_chain(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dg_lsp.backends.llamacpp.context import LlamaContext
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import DeviceFeedback, HostFeedback, Mixture, mixture
 from dg_lsp.backends.llamacpp.library import reduction_functions
-from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, Reducer, inverse_temperature
+from dg_lsp.backends.llamacpp.reduction import NEVER, NO_NUMBERS, inverse_temperature, weigh
 from dg_lsp.canvas.layout import Flags, TokenIds, token_ids
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.diffusion.denoiser import Floats, Prediction, Rng, TopK
@@ -57,12 +57,9 @@ class GraphReduction:
     reads the logits of the other positions; with a `TopK` it sums those of its tokens only.
     """
 
-    def __init__(
-        self, context: LlamaContext, reducer: Reducer, feedback: HostFeedback | DeviceFeedback, spec: ModelSpec
-    ) -> None:
+    def __init__(self, context: LlamaContext, feedback: HostFeedback | DeviceFeedback, spec: ModelSpec) -> None:
         self.feedback = feedback
         self._context = context
-        self._reducer = reducer
         self._native = reduction_functions()
         self._vocab_size = spec.vocab_size
         self._num_top = 0 if isinstance(feedback, DeviceFeedback) else min(NUM_TOP, spec.vocab_size)
@@ -164,10 +161,11 @@ class GraphReduction:
         return self._logits[: len(rows)]
 
     def _weights(self, rows: npt.NDArray[np.intp]) -> Floats:
-        """Probabilities of all tokens relative to the best one, shape (R, V)."""
-        logits = self.logits(rows)
-        logits[:, self._banned] = NEVER
-        return self._reducer.weigh(logits, self._packed[rows, 4], self._temperature)
+        """Probabilities of all tokens relative to the best one, shape (R, V), in place of the logits."""
+        weights = self.logits(rows)
+        weights[:, self._banned] = NEVER
+        weigh(weights, self._packed[rows, 4], self._temperature, weights)
+        return weights
 
     def _read(self, which: int, rows: slice, width: int, out: Floats | None = None) -> Floats:
         count = rows.stop - rows.start

@@ -261,7 +261,9 @@ class HostFeedback:
         self.mass = mass
         """Probability mass that is fed back."""
 
-    def inputs(self, canvases: Sequence[TokenIds], records: Sequence[Mixture | None]) -> Floats:
+    def inputs(
+        self, canvases: Sequence[TokenIds], records: Sequence[Mixture | None], _held: Sequence[Mixture] = ()
+    ) -> Floats:
         """The model's input for N tokens, shape (N, H), from what the last pass recorded of each canvas, if any."""
         rows = [self._input(ids, record) for ids, record in zip(canvases, records, strict=True)]
         inputs = rows[0] if len(rows) == 1 else np.concatenate(rows)
