@@ -187,12 +187,8 @@ def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
         convert_checkpoint(checkpoint)
 
 
-def test_missing_files_and_tensors_are_named(checkpoint):
+def test_missing_tensors_are_named(checkpoint):
     weights = all_weights(checkpoint)
-    shard = sorted(checkpoint.glob("*.safetensors"))[1]
-    shard.rename(shard.with_suffix(".gone"))
-    with pytest.raises(InputFileError, match=rf"lacks {shard.name} \(1 of \d+ files\)"):
-        convert_checkpoint(checkpoint)
     save_single(checkpoint, {name: w for name, w in weights.items() if name != UP})
     with pytest.raises(ModelError, match=r"lacks 1 tensors of a DiffusionGemma \(blk\.1\.ffn_up\.weight\)"):
         convert_checkpoint(checkpoint)
@@ -201,27 +197,10 @@ def test_missing_files_and_tensors_are_named(checkpoint):
         convert_checkpoint(checkpoint)
 
 
-def test_damaged_files_are_refused(checkpoint):
-    path = checkpoint / "model.safetensors"
-    weights = all_weights(checkpoint)
-    save_single(checkpoint, weights)
-    whole = path.read_bytes()
-    for data, message in (
-        (whole[:-1000], "cut short"),
-        (whole[:5], "not a safetensors file"),
-        (b"\xff" * 8 + whole[8:], "not a safetensors file"),
-        (whole.replace(b'"data_offsets"', b'"data_offzets"', 1), "is damaged"),
-    ):
-        path.write_bytes(data)
-        with pytest.raises(ModelError, match=message):
-            convert_checkpoint(checkpoint)
-    save_single(checkpoint, weights | {"odd": torch.zeros(1, dtype=torch.int64)})
+def test_tensors_of_other_number_formats_are_refused(checkpoint):
+    save_single(checkpoint, all_weights(checkpoint) | {"odd": torch.zeros(1, dtype=torch.int64)})
     with pytest.raises(ModelUnsupportedError, match="number format I64"):
         convert_checkpoint(checkpoint)
-    for text in ("[]", "[" * 100_000):
-        (checkpoint / "config.json").write_text(text, encoding="utf-8")
-        with pytest.raises(InputFileError, match=r"config\.json is damaged"):
-            convert_checkpoint(checkpoint)
 
 
 # output

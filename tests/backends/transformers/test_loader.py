@@ -55,11 +55,19 @@ def test_an_opened_checkpoint_computes_the_probabilities_of_transformers(tiny_ch
 
 
 DAMAGES = {
-    "truncated shard": lambda folder: os.truncate(shards(folder)[-1], 1000),
+    "shard without its last numbers": lambda folder: os.truncate(
+        shards(folder)[-1], shards(folder)[-1].stat().st_size - 9
+    ),
+    "shard without weights": lambda folder: os.truncate(shards(folder)[-1], 1000),
+    "shard of five bytes": lambda folder: os.truncate(shards(folder)[-1], 5),
+    "shard whose header is too long": lambda folder: replace_start(folder, b"\xff" * 8),
+    "shard whose header is no JSON": lambda folder: replace_start(folder, b"\x08" + bytes(7) + b"{" * 8),
     "missing shard": lambda folder: shards(folder)[-1].unlink(),
     "no configuration": lambda folder: (folder / "config.json").unlink(),
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "invalid JSON": lambda folder: (folder / "config.json").write_text("{", encoding="utf-8"),
+    "JSON that is no object": lambda folder: (folder / "config.json").write_text("[]", encoding="utf-8"),
+    "deep JSON": lambda folder: (folder / "config.json").write_text("[" * 100_000, encoding="utf-8"),
     "shards elsewhere": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": "../model.safetensors"}),
     "shards of no file": lambda folder: edit(folder / INDEX, weight_map={"head": 9999 * "x" + ".safetensors"}),
     "shards in a format with code": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": renamed(folder)}),
@@ -81,6 +89,11 @@ def sizes(folder):
 
 def renamed(folder):
     return shards(folder)[0].rename(folder / "model.bin").name
+
+
+def replace_start(folder, start):
+    with shards(folder)[-1].open("r+b") as file:
+        file.write(start)
 
 
 def shards(folder):
