@@ -270,7 +270,9 @@ class Server(LanguageServer):
         self.acceptance.settle()  # what is due is judged by the text before the change
         applied = self.documents.change(identifier, changes)
         is_accepted = self.acceptance.change(document.uri, applied)
-        if not self.exclusion.is_excluded(document.snapshot()):
+        if self.exclusion.is_excluded(document.snapshot()):
+            self.next_edits.close(document.uri)
+        else:
             self.next_edits.change(document.uri, document.lines, applied, is_accepted=is_accepted)
         self.settle()
         self.cancel_stale(document.uri)

@@ -109,6 +109,13 @@ def test_an_edit_that_is_undone_closed_or_excluded_is_not_repeated(edited, forge
     assert propose(edited).reason == "the document was not edited lately"
 
 
+def test_an_edit_is_forgotten_when_its_file_changes_while_it_is_excluded(edited):
+    for privacy in (PrivacySettings(exclude_languages=("python",)), PrivacySettings()):
+        edited.exclusion.settings = privacy
+        edited.edit((0, 0, "# a line\n"))
+    assert history(edited) == [("# a line\n# a line\n", False)]
+
+
 def test_a_setting_turns_next_edits_off(edited):
     off = propose(edited, is_requested=True, enabled=False)
     assert off.reason == "next edits are off (next_edit.enabled is false)"
