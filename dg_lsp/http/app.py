@@ -46,7 +46,7 @@ _MESSAGES = {
 """Messages for errors that FastAPI raises."""
 
 
-class HttpServer:
+class HttpServer(uvicorn.Server):
     """Listens at once, and answers with status 503 until its models are loaded."""
 
     def __init__(
@@ -69,54 +69,9 @@ class HttpServer:
         self._socket = _bind(host, port)
         self._note = "" if host in LOOPBACK else ", without encryption: put a proxy with https before it"
         self._service = Service(open_scheduler, settings, _log, rules)
-        self._uvicorn = _UvicornServer(create_app(self._service, rules), self._service)
         self.port: int = self._socket.getsockname()[1]
-
-    def run(self) -> None:
-        """Serves until a signal or `stop`.
-
-        Raises:
-            ModelError, BackendError: a model cannot be opened.
-            KeyboardInterrupt: Ctrl-C.
-        """
-        for name in ("uvicorn", "asyncio"):  # tracebacks may quote a buffer; none may reach standard error
-            logger = logging.getLogger(name)
-            logger.addHandler(logging.NullHandler())
-            logger.propagate = False
-        with self._socket:
-            asyncio.run(self._serve())
-
-    def stop(self) -> None:
-        """Ends `run`; callable from any thread."""
-        self._uvicorn.should_exit = True
-
-    async def _serve(self) -> None:
-        start = time.monotonic()
-        serving = asyncio.create_task(self._uvicorn.serve([self._socket]))
-        host = self._socket.getsockname()[0]
-        _log(f"listening on http://{f'[{host}]' if ':' in host else host}:{self.port}{self._note}")
-        opening = asyncio.create_task(self._open(start))
-        await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
-        if opening.done() and (error := opening.exception()):
-            self._uvicorn.should_exit = True
-            await serving
-            raise error
-        await serving
-        opening.cancel()
-
-    async def _open(self, start: float) -> None:
-        """Waits for the engines, and logs each."""
-        for scheduler in self._service.models.schedulers:
-            engine: Engine = await asyncio.wrap_future(scheduler.ready)
-            _log(f"{engine.spec.name} ready after {time.monotonic() - start:.2f} s")
-
-
-class _UvicornServer(uvicorn.Server):
-    """Stops the model before it waits for responses, which wait for the model."""
-
-    def __init__(self, app: FastAPI, service: Service) -> None:
         config = uvicorn.Config(
-            app,
+            create_app(self._service, rules),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -129,10 +84,49 @@ class _UvicornServer(uvicorn.Server):
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         super().__init__(config)
-        self._service = service
+
+    @override
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until a signal or `stop`.
+
+        Raises:
+            ModelError, BackendError: a model cannot be opened.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        for name in ("uvicorn", "asyncio"):  # tracebacks may quote a buffer; none may reach standard error
+            logger = logging.getLogger(name)
+            logger.addHandler(logging.NullHandler())
+            logger.propagate = False
+        with self._socket:
+            asyncio.run(self._serve_models())
+
+    def stop(self) -> None:
+        """Ends `run`; callable from any thread."""
+        self.should_exit = True
+
+    async def _serve_models(self) -> None:
+        start = time.monotonic()
+        serving = asyncio.create_task(self.serve([self._socket]))
+        host = self._socket.getsockname()[0]
+        _log(f"listening on http://{f'[{host}]' if ':' in host else host}:{self.port}{self._note}")
+        opening = asyncio.create_task(self._open(start))
+        await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done() and (error := opening.exception()):
+            self.stop()
+            await serving
+            raise error
+        await serving
+        opening.cancel()
+
+    async def _open(self, start: float) -> None:
+        """Waits for the engines, and logs each."""
+        for scheduler in self._service.models.schedulers:
+            engine: Engine = await asyncio.wrap_future(scheduler.ready)
+            _log(f"{engine.spec.name} ready after {time.monotonic() - start:.2f} s")
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops the model before it waits for responses, which wait for the model."""
         await asyncio.to_thread(self._service.close)
         await super().shutdown(sockets)
 

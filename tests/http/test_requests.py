@@ -128,7 +128,7 @@ def test_a_client_that_does_not_read_is_closed_after_some_time(start, monkeypatc
     pausing = patch.object(auth.Connection, "pause_writing", autospec=True, side_effect=auth.Connection.pause_writing)
     with pausing as pause, connect_deaf(client) as deaf:
         wait_until(lambda: pause.called)
-        wait_until(lambda: not start.started[-1]._uvicorn.server_state.connections)
+        wait_until(lambda: not start.started[-1].server_state.connections)
         assert received(deaf).count(b"HTTP/1.1 200") < 5
 
 
