@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def create_server(
 def initialize(ls: Server, params: types.InitializeParams) -> None:
     """Sets encoding, folders and settings. pygls answers with the capabilities."""
     ls.documents.encoding = Encoding(ls.workspace.position_encoding or Encoding.UTF16)
-    ls.exclusion.set_folders(_folders(ls))
+    _set_folders(ls)
     options = params.initialization_options
     trust = options.get(TRUST) if isinstance(options, Mapping) else None
     editor_trusts = trust if isinstance(trust, bool) else None
@@ -88,21 +89,6 @@ def did_open(ls: Server, params: types.DidOpenTextDocumentParams) -> None:
     """Opens a document, and prepares the first completion in it."""
     ls.open_documents([params.text_document])
     ls.warm_up(params.text_document.uri)
-
-
-def did_change(ls: Server, params: types.DidChangeTextDocumentParams) -> None:
-    """Edits a document, and ends what was requested for the text before."""
-    ls.change_document(params.text_document, params.content_changes)
-
-
-def did_save(ls: Server, _params: types.DidSaveTextDocumentParams) -> None:
-    """A saved file ends the pause before the next edit."""
-    ls.next_edits.end_pause()
-
-
-def did_close(ls: Server, params: types.DidCloseTextDocumentParams) -> None:
-    """Closes a document."""
-    ls.close_documents([params.text_document.uri])
 
 
 def did_open_notebook(ls: Server, params: types.DidOpenNotebookDocumentParams) -> None:
@@ -169,8 +155,14 @@ async def did_change_configuration(ls: Server, params: types.DidChangeConfigurat
 
 def did_change_workspace_folders(ls: Server, _params: types.DidChangeWorkspaceFoldersParams) -> None:
     """Updates the roots of .gitignore files and imports. pygls has updated the workspace."""
-    ls.exclusion.set_folders(_folders(ls))
+    _set_folders(ls)
     ls.update_status()
+
+
+async def execute_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
+    """Runs a command with its first argument; there are no others."""
+    result = ls.protocol.fm.commands[params.command](next(iter(params.arguments or ()), None))
+    return await result if isawaitable(result) else result
 
 
 HANDLERS: Mapping[str, Callable[..., Any]] = {
@@ -178,19 +170,20 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     types.INITIALIZED: initialized,
     types.EXIT: on_exit,
     types.TEXT_DOCUMENT_DID_OPEN: did_open,
-    types.TEXT_DOCUMENT_DID_CHANGE: did_change,
-    types.TEXT_DOCUMENT_DID_SAVE: did_save,
-    types.TEXT_DOCUMENT_DID_CLOSE: did_close,
+    types.TEXT_DOCUMENT_DID_CHANGE: lambda ls, params: ls.change_document(params.text_document, params.content_changes),
+    types.TEXT_DOCUMENT_DID_SAVE: lambda ls, _params: ls.next_edits.end_pause(),
+    types.TEXT_DOCUMENT_DID_CLOSE: lambda ls, params: ls.close_documents([params.text_document.uri]),
     types.NOTEBOOK_DOCUMENT_DID_OPEN: did_open_notebook,
     types.NOTEBOOK_DOCUMENT_DID_CHANGE: did_change_notebook,
     types.NOTEBOOK_DOCUMENT_DID_CLOSE: did_close_notebook,
     types.WORKSPACE_DID_CHANGE_CONFIGURATION: did_change_configuration,
     types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: did_change_workspace_folders,
+    types.WORKSPACE_EXECUTE_COMMAND: execute_command,
 }
 
 
-def _folders(ls: Server) -> list[str]:
-    return [folder.uri for folder in ls.workspace.folders.values()]
+def _set_folders(ls: Server) -> None:
+    ls.exclusion.set_folders(folder.uri for folder in ls.workspace.folders.values())
 
 
 def _first_folder(ls: Server) -> Path | None:

@@ -11,7 +11,7 @@ from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document
 from dg_lsp.server.next_edit import HAS_CHANGED
-from dg_lsp.server.protocol import DID_ACCEPT, is_integer
+from dg_lsp.server.protocol import is_integer, structured
 from dg_lsp.server.session import Server
 
 
@@ -57,7 +57,7 @@ def did_focus(ls: Server, params: Any) -> None:
 
 async def why(ls: Server, params: Any) -> dict[str, Any]:
     """What automatic completion does at a position, and the next edit or why there is none."""
-    explanation = await explain_position(ls, _uri(params), _position(ls, params))
+    explanation = await explain_position(ls, _uri(params), _position(params))
     answer = await next_edit(ls, params)
     lines = [str(edit["range"].start.line + 1) for edit in answer["edits"]]
     sentence = f"Next edits: line {', '.join(lines)}." if lines else f"No next edit: {answer['reason']}."
@@ -124,7 +124,6 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "textDocument/copilotInlineEdit": inline_edit,
     "dg-lsp/nextEdit": next_edit,
     "dg-lsp/didDismissEdit": did_dismiss_edit,
-    DID_ACCEPT: lambda ls, params: accepted(ls, _item_name(params)),
     "dg-lsp/why": why,
     "dg-lsp/stats": lambda ls, _params: ls.stats(),
     "dg-lsp/watch": watch,
@@ -150,10 +149,10 @@ def _field(params: Any, *names: str) -> Any:
     return params
 
 
-def _position(server: Server, params: Any) -> types.Position | None:
+def _position(params: Any) -> types.Position | None:
     """The position of parameters outside the specification; None if it is missing or wrong."""
     try:
-        position: types.Position = server.protocol.structured(_field(params, "position"), types.Position, "position")
+        position: types.Position = structured(_field(params, "position"), types.Position, "position")
     except JsonRpcInvalidParams:
         return None
     return position
@@ -161,5 +160,5 @@ def _position(server: Server, params: Any) -> types.Position | None:
 
 def _offset(server: Server, document: Document, params: Any) -> int | None:
     """The offset of the position of parameters; None if it is missing or wrong."""
-    position = _position(server, params)
+    position = _position(params)
     return None if position is None else server.documents.offsets(document.lines, types.Range(position, position))[0]

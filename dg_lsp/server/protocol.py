@@ -1,16 +1,15 @@
 """Parses JSON-RPC messages into typed requests and checks the lifecycle of a session, which pygls does not."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
 import attrs
 from cattrs import Converter
-from cattrs.errors import ClassValidationError
 from lsprotocol import types
 from pygls import exceptions
 from pygls.lsp.server import LanguageServer
@@ -22,9 +21,7 @@ from dg_lsp.server.transport import MAX_POSITION, is_id
 logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
-_CHANGE: Any = Union[types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument]  # noqa: UP007
-DID_ACCEPT = "dg-lsp/didAccept"
-"""A notification that takes the place of `workspace/executeCommand` where that has no id, as copilot.el sends it."""
+_CHANGES = types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument
 _REPLACED = (
     types.INITIALIZED,
     types.TEXT_DOCUMENT_DID_OPEN,
@@ -33,10 +30,11 @@ _REPLACED = (
     types.NOTEBOOK_DOCUMENT_DID_OPEN,
     types.NOTEBOOK_DOCUMENT_DID_CHANGE,
     types.NOTEBOOK_DOCUMENT_DID_CLOSE,
+    types.WORKSPACE_EXECUTE_COMMAND,
     types.EXIT,
 )
-"""Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, and pygls prints a
-traceback when an asynchronous `initialized` is cancelled."""
+"""Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, pygls prints a
+traceback when an asynchronous `initialized` is cancelled, and it does not cancel a command with its request."""
 
 
 class Protocol(LanguageServerProtocol):
@@ -44,10 +42,6 @@ class Protocol(LanguageServerProtocol):
 
     def __init__(self, server: LanguageServer, converter: Converter) -> None:
         super().__init__(server, converter)
-        converter.register_structure_hook(
-            _CHANGE, lambda change, _: converter.structure(change, _kind_of_change(change))
-        )
-        converter.register_structure_hook(types.Position, _position)
         self.on_error: Callable[[str], None] = lambda _: None
         """Receives one line about each message that cannot be read, without its content."""
         for method in _REPLACED:
@@ -61,8 +55,8 @@ class Protocol(LanguageServerProtocol):
     def receive(self, body: bytes) -> None:
         """Handles the body of one message."""
         try:
-            # buffers of Neovim may have bytes that are not UTF-8
-            data = json.loads(body.decode("utf-8", "replace"), parse_constant=_reject_constant)
+            # buffers of Neovim may have bytes that are not UTF-8; `int` refuses NaN and Infinity, which are no JSON
+            data = json.loads(body.decode("utf-8", "replace"), parse_constant=int)
         except (ValueError, RecursionError):
             self._reject({}, exceptions.JsonRpcParseError())
             return
@@ -86,10 +80,6 @@ class Protocol(LanguageServerProtocol):
             if "id" in data or not isinstance(error, exceptions.JsonRpcMethodNotFound):
                 self._reject(data, error)
             return
-        if data["method"] == types.SHUTDOWN:
-            # pygls does so while it iterates over the dictionary, which fails if a command is pending
-            for future in [*self._request_futures.values()]:
-                future.cancel()
         self.handle_message(message)
 
     def structure_message(self, data: dict[str, Any]) -> Any:
@@ -100,28 +90,16 @@ class Protocol(LanguageServerProtocol):
         """
         kind, params = self.get_message_type(data["method"]), data.get("params")
         head = {key: data[key] for key in ("id", "method", "jsonrpc") if key in data}
-        if kind is None:
-            return (JsonRPCRequestMessage if "id" in head else JsonRPCNotification)(params=params, **head)
-        if kind is types.ExecuteCommandRequest and "id" not in head:
-            return JsonRPCNotification(**{**head, "method": DID_ACCEPT}, params={"item": {"command": params}})
-        declared = _type_of(kind, "params")
-        structured = declared and self.structured({} if params is None else params, declared, "params")
-        if isinstance(structured, types.InitializeParams):
-            _make_root_a_folder(structured)
-        return kind(params=structured, **head)
-
-    def structured(self, value: object, kind: Any, name: str) -> Any:
-        """A JSON value as an object of a type of lsprotocol.
-
-        Raises:
-            JsonRpcInvalidParams: a field of it is missing or has a wrong type; the message has `name` and the field.
-        """
-        if (where := mismatch(value, kind)) is not None:
-            raise exceptions.JsonRpcInvalidParams(f"{name}{where} is missing or has a wrong type")
-        try:
-            return self._converter.structure(value, kind)
-        except (ClassValidationError, ValueError) as error:
-            raise exceptions.JsonRpcInvalidParams(f"a value of {name} is not allowed") from error
+        if kind is not None:
+            declared = _type_of(kind, "params")
+            params = declared and structured({} if params is None else params, declared, "params")
+        if isinstance(params, types.InitializeParams):
+            _make_root_a_folder(params)
+        if isinstance(params, types.ExecuteCommandParams) and params.command not in self.fm.commands:
+            raise exceptions.JsonRpcInvalidParams("there is no such command")
+        if kind is None or kind is types.ExecuteCommandRequest:  # copilot.el sends a command without an id
+            kind = JsonRPCRequestMessage if "id" in head else JsonRPCNotification
+        return kind(params=params, **head)
 
     def _receive_response(self, data: dict[str, Any]) -> None:
         """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
@@ -136,9 +114,9 @@ class Protocol(LanguageServerProtocol):
         declared = _type_of(self._result_types.pop(msg_id), "result")
         try:
             if data.get("error") is not None:
-                error = self.structured(data["error"], types.ResponseError, "error")
+                error = structured(data["error"], types.ResponseError, "error")
                 raise exceptions.JsonRpcException.from_error(error)
-            future.set_result(declared and self.structured(data.get("result"), declared, "result"))
+            future.set_result(declared and structured(data.get("result"), declared, "result"))
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             future.set_exception(error)
@@ -146,23 +124,6 @@ class Protocol(LanguageServerProtocol):
     def _is_sent(self, msg_id: str | int) -> bool:
         """Whether it is the id of a request to the client that it has not answered."""
         return msg_id in self._result_types
-
-    def follow_cancellation(self) -> None:
-        """Cancels the current task when its request is cancelled; pygls does not cancel the task of a command."""
-        request = self._request_futures.get(self.msg_id) if self.msg_id is not None else None
-        task = asyncio.current_task()
-        if request is not None and task is not None:
-            request.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-
-    def _execute_handler(self, msg_id: str | int, handler: Any, callback: Any, *args: Any, **kwargs: Any) -> None:
-        """Runs a handler and forgets it at its end; pygls keeps those of notifications and commands for ever."""
-
-        def end(future: Any) -> None:
-            if self._request_futures.get(msg_id) is future:
-                del self._request_futures[msg_id]
-            callback(future)
-
-        super()._execute_handler(msg_id, handler, end, *args, **kwargs)
 
     def _handle_cancel_notification(self, msg_id: str | int) -> None:
         if not self._is_sent(msg_id):
@@ -212,25 +173,79 @@ def _type_of(message: type | None, field: str) -> Any:
     return None if kind is type(None) else kind
 
 
-def _kind_of_change(change: Mapping[str, Any]) -> type:
-    """A change of a part of the text, or of the whole text: its range is missing or null."""
-    is_part = change.get("range") is not None
-    return types.TextDocumentContentChangePartial if is_part else types.TextDocumentContentChangeWholeDocument
+def structured(value: Any, kind: Any, where: str) -> Any:
+    """A JSON value as a type of lsprotocol; `where` is the name of the value.
+
+    The converter of lsprotocol is lenient: any value becomes a string, and a string an object without fields. Here a
+    missing field is null, an empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
+
+    Raises:
+        JsonRpcInvalidParams: a field is missing or has a wrong type; the message names it, such as `where.range.start`.
+    """
+    if get_origin(kind) is Union:
+        for alternative in _alternatives(value, kind):
+            with suppress(exceptions.JsonRpcInvalidParams):
+                return structured(value, alternative, where)
+    elif _fits(value, kind):
+        if get_origin(kind) is Sequence:
+            [item_kind] = get_args(kind)
+            return tuple(structured(item, item_kind, f"{where}[{at}]") for at, item in enumerate(value))
+        if attrs.has(kind):
+            return _structured_object(value or {}, kind, where)
+        return kind(value) if kind is int or _is_enum(kind) else value
+    raise exceptions.JsonRpcInvalidParams(f"{where} is missing or has a wrong type")
 
 
-def _reject_constant(name: str) -> None:
-    """Raises `ValueError`: JSON has no NaN and no infinity."""
-    raise ValueError(name)
+def _alternatives(value: Any, union: Any) -> Sequence[Any]:
+    """The types that a value may have. Some known values of a text are an enumeration; they stay texts here.
+
+    A change of the whole text is one whose range is missing or null, not one whose range is wrong.
+    """
+    alternatives = get_args(union)
+    if float in alternatives:  # any value of JSON
+        return (Any,)
+    if alternatives == _CHANGES and isinstance(value, Mapping):
+        return alternatives[1:] if value.get("range") is None else alternatives[:1]
+    return sorted(alternatives, key=_is_enum)
 
 
-def _position(tree: Mapping[str, Any], _kind: type) -> types.Position:
-    """A position with numbers that LSP allows, so that no edit is lost.
+def _structured_object(tree: Mapping[str, Any], kind: Any, where: str) -> Any:
+    fields = {}
+    for field in attrs.fields(kind):
+        name = _json_name(field.name)
+        if tree.get(name) is not None or field.default is attrs.NOTHING:
+            fields[field.name] = structured(tree.get(name), field.type, f"{where}.{name}")
+    if kind is types.Position:
+        fields = _limited(**fields)
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise exceptions.JsonRpcInvalidParams(f"a value of {where} is not allowed") from error
+
+
+def _limited(line: int, character: int) -> dict[str, int]:
+    """The fields of a position with numbers that LSP allows, so that no edit is lost.
 
     As in VS Code's own documents, lines and characters after the end mean the end, a negative character means the start
     of its line, and a negative line means the start of the text.
     """
-    line, character = (min(max(int(tree[key]), 0), MAX_POSITION) for key in ("line", "character"))
-    return types.Position(line, character if tree["line"] >= 0 else 0)
+    limited = {"line": line, "character": character if line >= 0 else 0}
+    return {name: min(max(number, 0), MAX_POSITION) for name, number in limited.items()}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON has a type, its fields and items left out."""
+    if get_origin(kind) is Sequence:
+        return isinstance(value, list)
+    if attrs.has(kind):
+        return isinstance(value, Mapping) or value == []
+    if _is_enum(kind):
+        return not isinstance(value, bool) and value in [member.value for member in kind]
+    return _PRIMITIVES.get(kind, lambda _: True)(value)  # Any, and what no client sends
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
 
 
 def is_integer(value: Any) -> bool:
@@ -248,48 +263,7 @@ _PRIMITIVES: dict[type, Callable[[Any], bool]] = {
 }
 
 
-def mismatch(value: Any, kind: Any) -> str | None:
-    """Where a JSON value differs from a type of lsprotocol, such as `.range.start`; None where it does not differ.
-
-    Needed because the converter of lsprotocol is lenient: any value becomes a string, and a string an object without
-    fields. Null is a missing field. An empty list is an empty object, as clients in Lua send it, and 3.0 is an integer.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Union:
-        if kind == _CHANGE and isinstance(value, Mapping):
-            return mismatch(value, _kind_of_change(value))
-        is_right = any(mismatch(value, alternative) is None for alternative in arguments)
-    elif origin is Sequence:
-        if isinstance(value, list):
-            places = ((f"[{at}]", mismatch(item, arguments[0])) for at, item in enumerate(value))
-            return next((f"{place}{where}" for place, where in places if where is not None), None)
-        is_right = False
-    elif attrs.has(kind):
-        return _mismatch_of_object(value, kind)
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        is_right = not isinstance(value, bool) and value in [member.value for member in kind]
-    else:
-        is_right = _PRIMITIVES.get(kind, lambda _: True)(value)  # Any, and what no client sends
-    return None if is_right else ""
-
-
-def _mismatch_of_object(value: Any, kind: Any) -> str | None:
-    if not isinstance(value, Mapping) and value != []:
-        return ""
-    for name, field_kind, is_required in fields_of(kind):
-        field_value = value.get(name) if value else None
-        is_checked = is_required or field_value is not None
-        if is_checked and (where := mismatch(field_value, field_kind)) is not None:
-            return f".{name}{where}"
-    return None
-
-
 @cache
-def fields_of(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """The fields of a type of lsprotocol: their names in JSON, their types, and whether they are required."""
-    return tuple((_json_name(field.name), field.type, field.default is attrs.NOTHING) for field in attrs.fields(kind))
-
-
 def _json_name(name: str) -> str:
     first, *further = name.removesuffix("_").split("_")
     return "".join([first, *map(str.title, further)])

@@ -28,6 +28,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Document
+from dg_lsp.server.protocol import structured
 from dg_lsp.server.session import Server
 from dg_lsp.server.transport import MAX_POSITION
 
@@ -65,28 +66,20 @@ class Refusal(Exception):  # noqa: N818  (it is an answer)
 
 def register(server: Server) -> None:
     """Registers the commands and the code actions."""
-
-    def register_command(name: str, work: Callable[[Server, Any], Awaitable[None]]) -> None:
-        @server.command(name)
-        async def command(argument: Any = None) -> dict[str, Any]:
-            server.protocol.follow_cancellation()
-            try:
-                await work(server, argument)
-            except Refusal as refusal:
-                if str(refusal) != _CANCELLED:
-                    server.show(types.MessageType.Warning, f"dg-lsp: {refusal}")
-                return {"applied": False, "reason": str(refusal)}
-            except asyncio.CancelledError:  # pygls would not answer the request
-                return {"applied": False, "reason": _CANCELLED}
-            return {"applied": True, "reason": None}
-
-    register_command(REWRITE, _rewrite)
-    register_command(COMPLETE_BLOCK, _complete_block)
-    register_command(FILL_GAPS, _fill_gaps)
-    register_command(FIX_TEST, _fix_test)
-    register_command(APPLY_NEXT_EDITS, _apply_next_edits)
+    for name, work in COMMANDS.items():
+        server.command(name)(partial(_answer, server, work))
     options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, KIND])
     server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(code_action)
+
+
+async def _answer(ls: Server, work: Callable[[Server, Any], Awaitable[None]], argument: Any) -> dict[str, Any]:
+    try:
+        await work(ls, argument)
+    except Refusal as refusal:
+        if str(refusal) != _CANCELLED:
+            ls.show(types.MessageType.Warning, f"dg-lsp: {refusal}")
+        return {"applied": False, "reason": str(refusal)}
+    return {"applied": True, "reason": None}
 
 
 async def _rewrite(ls: Server, argument: Any) -> None:
@@ -253,6 +246,15 @@ async def _apply_next_edits(ls: Server, argument: Any) -> None:
     ls.settle()
 
 
+COMMANDS: Mapping[str, Callable[[Server, Any], Awaitable[None]]] = {
+    REWRITE: _rewrite,
+    COMPLETE_BLOCK: _complete_block,
+    FILL_GAPS: _fill_gaps,
+    FIX_TEST: _fix_test,
+    APPLY_NEXT_EDITS: _apply_next_edits,
+}
+
+
 def _document(ls: Server, argument: Any) -> Document:
     """The document of a command's argument. Raises `Refusal`."""
     if not isinstance(argument, Mapping) or not isinstance(argument.get("uri"), str):
@@ -271,7 +273,7 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
         raise Refusal(eligibility.reason)
     try:
         span = argument.get("range") or {"start": argument["position"], "end": argument["position"]}
-        where = ls.protocol.structured(span, types.Range, "range")
+        where = structured(span, types.Range, "range")
     except (KeyError, JsonRpcException) as error:
         raise Refusal(_BAD_ARGUMENT) from error
     return document, *ls.documents.offsets(document.lines, where)
@@ -280,7 +282,8 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
 async def _with_progress(ls: Server, document: Document, title: str, work: Work[ResultT]) -> ResultT:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors.
 
-    The argument of `work` reports messages. An older command in the document is cancelled.
+    The argument of `work` reports messages. An older command in the document is cancelled. Raises `CancelledError` if
+    the client cancels the request.
     """
     uri = document.uri
     progress = ls.work_done_progress
@@ -292,6 +295,8 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Work[
     try:
         return await job
     except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
         raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error

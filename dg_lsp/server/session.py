@@ -20,7 +20,7 @@ from dg_lsp.context.window import NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.request import FillRequest, FillResult, Priority, RewriteRequest, RewriteResult
+from dg_lsp.engine.request import FillRequest, FillResult, Frame, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
 from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
@@ -30,7 +30,7 @@ from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
 from dg_lsp.server.protocol import Protocol
-from dg_lsp.server.status import State, Status, canvas_sender
+from dg_lsp.server.status import State, Status, denoising
 from dg_lsp.settings import Settings, parse_settings
 
 NO_OVERRIDES: Mapping[str, Any] = {}
@@ -408,8 +408,16 @@ class Server(LanguageServer):
             self.log(types.MessageType.Info, "the server answers again")
 
     def _canvas_sender(self, uri: str) -> OnFrame | None:
-        """A function that sends the canvases of completions; None if the client has not requested them."""
-        return canvas_sender(self.protocol.notify, uri) if self.sends_canvases else None
+        """What the model's thread calls after each pass; None if the client has not requested canvases."""
+        if not self.sends_canvases:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def send(frame: Frame) -> None:
+            if frame.cells:  # a server shows no canvas
+                loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", denoising(frame, uri))
+
+        return send
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

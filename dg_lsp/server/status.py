@@ -1,6 +1,5 @@
 """What the user sees of a session: its status, each canvas, and why a completion is not shown, as one sentence."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from typing import Any, Self
 from dg_lsp.context.exclusion import Cause, Eligibility
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import Cell, FillResult, Frame
-from dg_lsp.engine.scheduler import OnFrame
 from dg_lsp.postprocess.validate import Reason, Rejection
 from dg_lsp.settings import CompletionSettings
 
@@ -83,17 +81,9 @@ class Status:
             self.update(message=sentence)
 
 
-def canvas_sender(notify: Callable[[str, Any], None], uri: str) -> OnFrame:
-    """The function that the model's thread calls after each pass: it sends `dg-lsp/denoising` for a document."""
-    loop = asyncio.get_running_loop()
-
-    def send(frame: Frame) -> None:
-        if not frame.cells:  # of a server, which shows no canvas
-            return
-        params = {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
-        loop.call_soon_threadsafe(notify, "dg-lsp/denoising", params)
-
-    return send
+def denoising(frame: Frame, uri: str) -> dict[str, Any]:
+    """The canvas after a pass for a document, as the parameters of `dg-lsp/denoising`."""
+    return {"uri": uri, "block": frame.block, "step": frame.step, "cells": [*map(_cell, frame.cells)]}
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

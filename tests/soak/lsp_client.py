@@ -376,26 +376,22 @@ class Client:
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
         if kind is None:
             return None
-        if method == COMMAND and not is_request:  # an acceptance, as copilot.el sends it
-            return None
         fields = attrs.fields_dict(kind)
-        if is_request != ("id" in fields):
+        if is_request != ("id" in fields) and method != COMMAND:  # copilot.el sends commands without an id
             return REQUEST
         params = data.get("params")
         is_void = fields["params"].type is type(None)
-        return None if is_void or values.fits({} if params is None else params, fields["params"].type) else PARAMS
+        if not (is_void or values.fits({} if params is None else params, fields["params"].type)):
+            return PARAMS
+        return PARAMS if method == COMMAND and params["command"] not in COMMANDS else None
 
     def _outcomes(self, method, params):
         """Codes that may answer a valid request, and the check of its result."""
         if method == COMPLETION:
             return (None, CANCELLED), self._check_of_completion(params)
-        if method == COMMAND:
-            arguments = params.get("arguments")
-            is_known = params["command"] in COMMANDS and (arguments is None or len(arguments) == 1)
-            return ((None, CANCELLED) if is_known else (PARAMS,)), lambda _: None
         if method == "initialize":
             return (None,), self._check_initialized
-        computes = method.endswith("InlineEdit") or method == "dg-lsp/why"
+        computes = method.endswith("InlineEdit") or method in (COMMAND, "dg-lsp/why")
         return (None, CANCELLED) if computes else (None,), lambda _: None
 
     def _check_initialized(self, result):

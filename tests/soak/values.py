@@ -170,12 +170,9 @@ def fits(value, kind, field=None):
 
 
 def _has(value, field):
-    """An optional field may be missing or null."""
-    is_required = field.default is attrs.NOTHING
-    name = json_name(field)
-    if name not in value or (value[name] is None and not is_required):
-        return not is_required
-    return fits(value[name], field.type, field)
+    """A field may be missing or null if it is optional or may be null."""
+    item = value.get(json_name(field))
+    return (item is None and field.default is not attrs.NOTHING) or fits(item, field.type, field)
 
 
 def _is_whole(value):
