@@ -26,7 +26,7 @@ from dg_lsp.errors import UsageError
 from dg_lsp.http.auth import READ_BYTES, AccessRules, Connection
 from dg_lsp.http.routes import router
 from dg_lsp.http.schemas import CANCELLED, ApiError
-from dg_lsp.http.service import Metrics, Service
+from dg_lsp.http.service import Service
 from dg_lsp.settings import Settings
 from dg_lsp.system import LOOPBACK
 
@@ -71,7 +71,7 @@ class HttpServer(uvicorn.Server):
         self._service = Service(open_scheduler, settings, _log, rules)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            create_app(self._service, rules),
+            create_app(self._service),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -131,11 +131,12 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def create_app(service: Service, rules: AccessRules) -> FastAPI:
+def create_app(service: Service) -> FastAPI:
     """The application of a service whose model may still load."""
-    middleware = [Middleware(RequestMiddleware, metrics=service.metrics, rules=rules)]
-    if rules.origins:  # outside of access control: the browser's preflight request has no key
-        cors = Middleware(CORSMiddleware, allow_origins=rules.origins, allow_methods=["*"], allow_headers=["*"])
+    middleware = [Middleware(RequestMiddleware, service=service)]
+    origins = service.rules.origins
+    if origins:  # outside of access control: the browser's preflight request has no key
+        cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         middleware.insert(0, cors)
     app = FastAPI(
         title="dg-lsp",
@@ -163,10 +164,10 @@ class RequestMiddleware:
     It treats every body as JSON, and a HEAD request as GET.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, rules: AccessRules) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
-        self._metrics = metrics
-        self._rules = rules
+        self._metrics = service.metrics
+        self._rules = service.rules
         self._paths = {"/openapi.json", *(route.path for route in router.routes if isinstance(route, APIRoute))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

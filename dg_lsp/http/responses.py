@@ -148,9 +148,10 @@ class Answer(ABC):
     def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
         """An event with more text of a completion, or with its end."""
 
-    @abstractmethod
     def tail(self, result: FillResult) -> bytes:
         """The events after those of the completions."""
+        del result
+        return b""
 
     def response(self, stream: Stream) -> AnswerResponse:
         """The response with the whole answer, or with its events, as the body requests."""
@@ -248,10 +249,6 @@ class NativeAnswer(Answer):
         if end is None:
             return {"index": index, "content": text, "stop": False}
         return {**self._selected(text, index, *end), "content": text, "stop": True}
-
-    @override
-    def tail(self, result: FillResult) -> bytes:
-        return b""
 
     def _selected(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
         """All fields, or those that are requested; `timings/prompt_n` names a field of an object, under that name."""

@@ -136,7 +136,7 @@ class Service:
         rules: AccessRules,
     ) -> None:
         """`report` receives one message if the audit log cannot be written or the model does not know a language."""
-        self._rules = rules
+        self.rules = rules
         self.settings = settings
         self._report = report
         self._warning = ""  # the last one
@@ -271,9 +271,9 @@ class Service:
         return outcome
 
     def _check_room(self, client: Hashable) -> None:
-        if self.num_active >= self._rules.max_queued:
+        if self.num_active >= self.rules.max_queued:
             raise ApiError(503, "too many requests wait for the model; try again later")
-        if self._active[client] >= (most := self._rules.max_per_client):
+        if self._active[client] >= (most := self.rules.max_per_client):
             raise ApiError(429, f"this client has {most} open requests; try again later")
 
     def _end(self, client: Hashable, _outcome: asyncio.Future[Any]) -> None:

@@ -383,33 +383,25 @@ def code_action(ls: Server, params: types.CodeActionParams) -> list[types.CodeAc
 def _selection_actions(
     ls: Server, argument: dict[str, Any], *, can_rewrite: bool, has_gaps: bool
 ) -> list[types.CodeAction]:
-    actions = _instruction_actions(ls, argument) if can_rewrite else []
-    if has_gaps:
-        actions.append(_action("Fill the gaps in the selection", FILL_GAPS, argument))
-    if can_rewrite:
-        strength = ls.settings.rewrite.strength
-        actions += [
-            _action("Replace selection with a fill", REWRITE, {**argument, "strength": 1.0}),
-            _action(f"Regenerate {strength:.0%} of the selection", REWRITE, {**argument, "strength": strength}),
-        ]
-    return actions
-
-
-def _instruction_actions(ls: Server, argument: dict[str, Any]) -> list[types.CodeAction]:
-    """The rewrites by an instruction and by a test, if the client has input boxes for them.
+    """The rewrites by an instruction and by a test need a client with input boxes for them.
 
     An instruction needs a model that follows it, a test an editor that trusts the folder.
     """
     experimental = ls.client_capabilities.experimental
-    engine = ls.engine(of_rewrites=True)
     capability = experimental.get("dgLsp") if isinstance(experimental, dict) else None
-    commands = capability.get("commands") or () if isinstance(capability, dict) else ()
-    actions = []
-    if ASK in commands and (engine is None or engine.follows_instructions):
-        actions.append(_action("Rewrite selection…", ASK, argument))
-    if ASK_TEST in commands and not ls.is_restricted:
-        actions.append(_action("Fix the failing test…", ASK_TEST, argument))
-    return actions
+    boxes = capability.get("commands") or () if isinstance(capability, dict) else ()
+    engine = ls.engine(of_rewrites=True)
+    follows = engine is None or engine.follows_instructions
+    strength = ls.settings.rewrite.strength
+    whole, part = ({**argument, "strength": fraction} for fraction in (1.0, strength))
+    choices = (
+        (can_rewrite and ASK in boxes and follows, "Rewrite selection…", ASK, argument),
+        (can_rewrite and ASK_TEST in boxes and not ls.is_restricted, "Fix the failing test…", ASK_TEST, argument),
+        (has_gaps, "Fill the gaps in the selection", FILL_GAPS, argument),
+        (can_rewrite, "Replace selection with a fill", REWRITE, whole),
+        (can_rewrite, f"Regenerate {strength:.0%} of the selection", REWRITE, part),
+    )
+    return [_action(title, command, argument) for is_offered, title, command, argument in choices if is_offered]
 
 
 def _fix(document: Document, diagnostic: types.Diagnostic) -> types.CodeAction:

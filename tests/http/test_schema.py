@@ -26,7 +26,7 @@ class NoWorker:
     pass
 
 
-DOCUMENT = create_app(Service(lambda _: NoWorker(), Settings(), print, AccessRules()), AccessRules()).openapi()
+DOCUMENT = create_app(Service(lambda _: NoWorker(), Settings(), print, AccessRules())).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 BOUNDED = settings(
     max_examples=30,
