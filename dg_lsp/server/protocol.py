@@ -182,17 +182,19 @@ def structured(value: Any, kind: Any, where: str) -> Any:
     Raises:
         JsonRpcInvalidParams: a field is missing or has a wrong type; the message names it, such as `where.range.start`.
     """
-    if get_origin(kind) is Union:
+    shape = _shape(kind)
+    if shape is Union:
         for alternative in _alternatives(value, kind):
             with suppress(exceptions.JsonRpcInvalidParams):
                 return structured(value, alternative, where)
-    elif _fits(value, kind):
-        if get_origin(kind) is Sequence:
+    elif _CHECKS.get(shape, lambda _: True)(value):  # Any, and what no client sends
+        if shape is Sequence:
             [item_kind] = get_args(kind)
             return tuple(structured(item, item_kind, f"{where}[{at}]") for at, item in enumerate(value))
-        if attrs.has(kind):
+        if shape is object:
             return _structured_object(value or {}, kind, where)
-        return kind(value) if kind is int or _is_enum(kind) else value
+        with suppress(ValueError):  # no value of the enumeration
+            return kind(value) if shape in (int, Enum) else value
     raise exceptions.JsonRpcInvalidParams(f"{where} is missing or has a wrong type")
 
 
@@ -206,7 +208,7 @@ def _alternatives(value: Any, union: Any) -> Sequence[Any]:
         return (Any,)
     if alternatives == _CHANGES and isinstance(value, Mapping):
         return alternatives[1:] if value.get("range") is None else alternatives[:1]
-    return sorted(alternatives, key=_is_enum)
+    return sorted(alternatives, key=lambda alternative: _shape(alternative) is Enum)
 
 
 def _structured_object(tree: Mapping[str, Any], kind: Any, where: str) -> Any:
@@ -233,19 +235,14 @@ def _limited(line: int, character: int) -> dict[str, int]:
     return {name: min(max(number, 0), MAX_POSITION) for name, number in limited.items()}
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON has a type, its fields and items left out."""
-    if get_origin(kind) is Sequence:
-        return isinstance(value, list)
+@cache
+def _shape(kind: Any) -> Any:
+    """`Union`, `Sequence` or `Enum` for a type of this kind, `object` for one with fields; any other type itself."""
+    if (origin := get_origin(kind)) in (Union, Sequence):
+        return origin
     if attrs.has(kind):
-        return isinstance(value, Mapping) or value == []
-    if _is_enum(kind):
-        return not isinstance(value, bool) and value in [member.value for member in kind]
-    return _PRIMITIVES.get(kind, lambda _: True)(value)  # Any, and what no client sends
-
-
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
+        return object
+    return Enum if isinstance(kind, type) and issubclass(kind, Enum) else kind
 
 
 def is_integer(value: Any) -> bool:
@@ -253,7 +250,10 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
 
 
-_PRIMITIVES: dict[type, Callable[[Any], bool]] = {
+_CHECKS: dict[Any, Callable[[Any], bool]] = {
+    Sequence: lambda value: isinstance(value, list),
+    object: lambda value: isinstance(value, Mapping) or value == [],
+    Enum: lambda value: not isinstance(value, bool),
     bool: lambda value: isinstance(value, bool),
     int: is_integer,
     float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),

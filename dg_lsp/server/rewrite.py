@@ -285,12 +285,11 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Work[
     The argument of `work` reports messages. An older command in the document is cancelled. Raises `CancelledError` if
     the client cancels the request.
     """
-    uri = document.uri
     progress = ls.work_done_progress
     token = str(uuid4())
-    ls.cancel_stale(uri)
+    ls.cancel_stale(document.uri)
     job: asyncio.Future[ResultT] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
-    ls.commands[uri] = job
+    ls.commands[document.uri] = job
     _create_progress(ls, token, title, job)
     try:
         return await job
@@ -301,8 +300,6 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Work[
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
-        if ls.commands.get(uri) is job:
-            del ls.commands[uri]
         if progress.tokens.pop(token, None) is not None:
             progress.end(token, types.WorkDoneProgressEnd())
 

@@ -77,7 +77,7 @@ class Server(LanguageServer):
         self.sends_canvases = False
         """The client requested the notification `dg-lsp/denoising` after each pass over a canvas."""
         self.commands: dict[str, asyncio.Future[Any]] = {}
-        """The running rewrite, or completion of a block, of each document."""
+        """The last rewrite, or completion of a block, in the present text of each document."""
         self._pauses: dict[str, asyncio.Future[None]] = {}
         """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
@@ -154,14 +154,11 @@ class Server(LanguageServer):
         """Waits for `completion.debounce_ms` before an automatic completion; `cancel_stale` cancels the wait."""
         uri = request.snapshot.uri
         seconds = self.settings.completion.debounce_ms / 1e3
-        self._end_pause(uri)
+        if (older := self._pauses.pop(uri, None)) is not None:
+            older.cancel()
         if seconds and request.priority is Priority.TYPED:
             pause = self._pauses[uri] = asyncio.ensure_future(asyncio.sleep(seconds))
             await pause
-
-    def _end_pause(self, uri: str) -> None:
-        if (pause := self._pauses.pop(uri, None)) is not None:
-            pause.cancel()
 
     async def fill(self, request: FillRequest) -> FillResult | None:
         """The result of the engine; None after an error, and if the model that was loading does not know the language.
@@ -243,9 +240,9 @@ class Server(LanguageServer):
 
     def cancel_stale(self, uri: str) -> None:
         """Stops the command in a document that has changed or was closed, and a completion that waits for a pause."""
-        self._end_pause(uri)
-        if (job := self.commands.get(uri)) is not None:
-            job.cancel()
+        for work in (self._pauses.pop(uri, None), self.commands.pop(uri, None)):
+            if work is not None:
+                work.cancel()
 
     def open_documents(self, items: Iterable[types.TextDocumentItem], notebook: str = "") -> None:
         """Opens documents, or cells of the notebook with this URI."""
