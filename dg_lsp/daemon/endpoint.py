@@ -240,7 +240,7 @@ def send(connection: socket.socket, message: Mapping[str, Any]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[str, Any]:
+def receive(connection: socket.socket) -> dict[str, Any]:
     """Receives one line of JSON. Raises OSError if the other side leaves, is too slow, or sends anything else."""
     line, end = b"", time.monotonic() + SECONDS
     while not line.endswith(b"\n"):  # the other side waits for an answer to each line
@@ -249,7 +249,7 @@ def receive(connection: socket.socket, max_bytes: int = _LONGEST_LINE) -> dict[s
         connection.settimeout(seconds)
         chunk = connection.recv(1 << 16)
         line += chunk
-        if not chunk or len(line) > max_bytes:
+        if not chunk or len(line) > _LONGEST_LINE:
             break
     try:
         return dict(json.loads(line))

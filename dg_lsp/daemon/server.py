@@ -29,7 +29,6 @@ from dg_lsp.system import keep_heap_small, resident_bytes
 
 IDLE_SECONDS = 600.0
 """A model without sessions is closed after this time, and a daemon that an editor started ends."""
-_LONGEST_HELLO = 1024
 _TICK = 0.5
 _CLOSE_SECONDS = 3.0
 
@@ -221,7 +220,7 @@ class Daemon:
 
     def _authenticate(self, connection: socket.socket) -> dict[str, Any]:
         """The client's request, once both sides have proved that they can read the record."""
-        hello = receive(connection, _LONGEST_HELLO)
+        hello = receive(connection)
         if not hmac.compare_digest(str(hello.get("token", "")).encode("utf-8", "replace"), self._record.token.encode()):
             raise DaemonError("the token is wrong")
         send(connection, {"proof": self._record.proof})

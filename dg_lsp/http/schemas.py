@@ -260,35 +260,30 @@ class ActionBody(RequestBody):
 
 CANCELLED = 499
 """nginx's status for a request that its client gave up; no client retries because of it."""
-_ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-    CANCELLED: "cancelled_error",
-    500: "server_error",
-    501: "not_supported_error",
-    503: "unavailable_error",
-    504: "timeout_error",
+_INVALID_REQUEST = "invalid_request_error"
+_ERRORS: dict[int, tuple[str, dict[str, str]]] = {
+    401: ("authentication_error", {"WWW-Authenticate": "Bearer"}),
+    403: ("permission_error", {}),
+    404: ("not_found_error", {}),
+    408: ("timeout_error", {"Connection": "close"}),
+    413: (_INVALID_REQUEST, {"Connection": "close"}),
+    429: ("rate_limit_error", {"Retry-After": "1"}),
+    CANCELLED: ("cancelled_error", {}),
+    500: ("server_error", {}),
+    501: ("not_supported_error", {"X-Should-Retry": "false"}),  # OpenAI's client would retry twice
+    503: ("unavailable_error", {"Retry-After": "1"}),
+    504: ("timeout_error", {}),
 }
-"""By status; any other status is a fault of the request."""
-_ERROR_HEADERS = {
-    401: {"WWW-Authenticate": "Bearer"},
-    408: {"Connection": "close"},
-    413: {"Connection": "close"},
-    429: {"Retry-After": "1"},
-    501: {"X-Should-Retry": "false"},  # OpenAI's client would retry twice
-    503: {"Retry-After": "1"},
-}
+"""Type and headers by status; any other status is a fault of the request."""
 
 
 class ApiError(HTTPException):
     """A status, a message with the next step for the user, and the invalid field, if one is invalid."""
 
     def __init__(self, status: int, message: str, *, field: str = "", headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, message, headers or _ERROR_HEADERS.get(status))
+        self.kind, own_headers = _ERRORS.get(status, (_INVALID_REQUEST, {}))
         self.field = field
+        super().__init__(status, message, headers or own_headers)
 
     @classmethod
     def of(cls, error: BaseException) -> "ApiError":
@@ -304,8 +299,7 @@ class ApiError(HTTPException):
     @property
     def tree(self) -> dict[str, Any]:
         """`{"error": {...}}`."""
-        kind = _ERROR_TYPES.get(self.status_code, "invalid_request_error")
-        fields = {"code": self.status_code, "message": self.detail, "type": kind}
+        fields = {"code": self.status_code, "message": self.detail, "type": self.kind}
         return {"error": {**fields, "param": self.field} if self.field else fields}
 
     @property

@@ -9,13 +9,12 @@ from dg_lsp.context.exclusion import Cause, Eligibility
 from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command
-from dg_lsp.server.documents import CompletionPosition
+from dg_lsp.server.documents import CompletionPosition, Document
 from dg_lsp.server.session import Server
 from dg_lsp.server.status import Explanation, State, Visibility, explain
 
 NUM_INVOKED = 3
 """Candidates of a request by the user; automatic requests get one."""
-NOT_OPEN = Explanation(Cause.NOT_REQUESTED, "The document is not open.")
 IN_MAGIC = Eligibility(Cause.NOT_REQUESTED, "the cursor is in a magic of a notebook")
 BEGINS_WITH_LINE_END = Eligibility(
     Cause.NOT_REQUESTED, "the completion would begin with a line end, and completion.lines is single"
@@ -48,18 +47,12 @@ async def inline_completion(server: Server, params: types.InlineCompletionParams
     return types.InlineCompletionList([] if result is None else _items(server, position, result, followed))
 
 
-async def explain_position(server: Server, uri: str, position: types.Position | None) -> Explanation:
-    """What automatic completion does at a position."""
-    if position is None:
-        return NOT_OPEN
-    context = types.InlineCompletionContext(types.InlineCompletionTriggerKind.Automatic)
-    params = types.InlineCompletionParams(context, types.TextDocumentIdentifier(uri), position)
-    at = server.documents.completion_position(params)
-    if at is None:
-        return NOT_OPEN
-    if (explanation := Explanation.of(_eligibility(server, at, is_requested=False))) is not None:
+async def explain_position(server: Server, document: Document, offset: int) -> Explanation:
+    """What automatic completion does at an offset of a document."""
+    position = server.documents.completion_at(document, offset, offset)
+    if (explanation := Explanation.of(_eligibility(server, position, is_requested=False))) is not None:
         return explanation
-    result = await server.fill(_request(server, at))
+    result = await server.fill(_request(server, position))
     return _explanation(server, result)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
+from dg_lsp.context.exclusion import Cause
 from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document
 from dg_lsp.server.next_edit import HAS_CHANGED
 from dg_lsp.server.protocol import is_integer, structured
 from dg_lsp.server.session import Server
+from dg_lsp.server.status import Explanation
 
 
 def accepted(ls: Server, name: Any = None) -> None:
@@ -49,15 +51,17 @@ def did_accept_part(ls: Server, params: Any) -> None:
 
 def did_focus(ls: Server, params: Any) -> None:
     """Another document is the active one; the first completion at its cursor is prepared."""
-    uri = _uri(params)
-    ls.focus(uri)
-    document = ls.documents.get(uri)
-    ls.warm_up(uri, None if document is None else _offset(ls, document, params))
+    _, offset = _place(ls, params)
+    ls.focus(_uri(params))
+    ls.warm_up(ls.active_document, offset)
 
 
 async def why(ls: Server, params: Any) -> dict[str, Any]:
     """What automatic completion does at a position, and the next edit or why there is none."""
-    explanation = await explain_position(ls, _uri(params), _position(params))
+    document, offset = _place(ls, params)
+    explanation = Explanation(Cause.NOT_REQUESTED, "The document is not open.")
+    if document is not None and offset is not None:
+        explanation = await explain_position(ls, document, offset)
     answer = await next_edit(ls, params)
     lines = [str(edit["range"].start.line + 1) for edit in answer["edits"]]
     sentence = f"Next edits: line {', '.join(lines)}." if lines else f"No next edit: {answer['reason']}."
@@ -89,14 +93,13 @@ async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
 
 async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
     """The places where the last edits are likely to be repeated, or the reason why there is none."""
-    document = ls.documents.get(_uri(params))
+    document, offset = _place(ls, params)
     if document is None:
         return {"edits": [], "reason": "the document is not open"}
     version = _field(params, "textDocument", "version")
     if is_integer(version) and version < document.version:
         return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
-    offset = _offset(ls, document, params)
     proposals, reason = await ls.next_edits.propose(
         document, ls.settings.next_edit, offset=offset, is_requested=is_requested
     )
@@ -149,16 +152,13 @@ def _field(params: Any, *names: str) -> Any:
     return params
 
 
-def _position(params: Any) -> types.Position | None:
-    """The position of parameters outside the specification; None if it is missing or wrong."""
+def _place(ls: Server, params: Any) -> tuple[Document | None, int | None]:
+    """The document and the offset that parameters name; None for what is missing or wrong."""
+    document = ls.documents.get(_uri(params))
+    if document is None:
+        return None, None
     try:
-        position: types.Position = structured(_field(params, "position"), types.Position, "position")
+        position = structured(_field(params, "position"), types.Position, "position")
     except JsonRpcInvalidParams:
-        return None
-    return position
-
-
-def _offset(server: Server, document: Document, params: Any) -> int | None:
-    """The offset of the position of parameters; None if it is missing or wrong."""
-    position = _position(params)
-    return None if position is None else server.documents.offsets(document.lines, types.Range(position, position))[0]
+        return document, None
+    return document, ls.documents.offset(document, position)

@@ -224,11 +224,15 @@ class DocumentStore:
         document = self._open.get(params.text_document.uri)
         if document is None:
             return None
-        if (selected := params.context.selected_completion_info) is not None:
-            start, end = self.offsets(document.lines, selected.range)
-            text = _without_surrogates(selected.text)
-        else:
-            start, end = self.offsets(document.lines, types.Range(params.position, params.position))
+        if (selected := params.context.selected_completion_info) is None:
+            offset = self.offset(document, params.position)
+            return self.completion_at(document, offset, offset)
+        text = _without_surrogates(selected.text)
+        return self.completion_at(document, *self.offsets(document.lines, selected.range), text)
+
+    def completion_at(self, document: Document, start: int, end: int, text: str | None = None) -> CompletionPosition:
+        """The position of a completion; `text` is the item of a popup that is selected, in place of `[start, end)`."""
+        if text is None:
             text = opening_of(document.lines.text, start, document.code.language)
         replaced = self.range(document, start, end)
         if text or start != end:
@@ -242,6 +246,10 @@ class DocumentStore:
         """Start and end of the client's range in ascending order; some clients send them reversed."""
         first, second = (lines.offset_at(at.line, at.character, self.encoding) for at in (span.start, span.end))
         return min(first, second), max(first, second)
+
+    def offset(self, document: Document, position: types.Position) -> int:
+        """The offset of the client's position."""
+        return document.lines.offset_at(position.line, position.character, self.encoding)
 
     def range(self, document: Document, start: int, end: int) -> types.Range:
         """The range between two offsets in the client's units."""

@@ -18,7 +18,6 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.exclusion import Cause, local_path
 from dg_lsp.context.gaps import find_gaps
-from dg_lsp.context.languages import opening_of
 from dg_lsp.engine.request import FillRequest, Priority, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.verification import NUM_CANDIDATES, Verification
@@ -210,17 +209,15 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
 
 async def _complete_block(ls: Server, argument: Any) -> None:
     document, start, _ = _span(ls, argument)
-    if document.code.is_magic(start):
+    position = ls.documents.completion_at(document, start, start)
+    if not position.is_code:
         raise Refusal(IN_MAGIC.reason)
-    opening = opening_of(document.lines.text, start, document.code.language)
-    snapshot = ls.documents.snapshot(replace(document, lines=document.lines.replaced(start, start, opening)))
-    offset = start + len(opening) + snapshot.num_before
     request = FillRequest(
-        snapshot,
-        offset,
+        position.snapshot,
+        position.offset,
         deadline_ms=ls.settings.rewrite.deadline_ms,
         early_stop_ms=0.0,
-        snippets=ls.snippets(snapshot, offset),
+        snippets=ls.snippets(position.snapshot, position.offset),
         priority=Priority.INVOKED,
         endpoint=COMPLETE_BLOCK,
     )
@@ -229,7 +226,8 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         raise Refusal("nothing was changed: the model failed, see the log")
     if not result.candidates:
         raise Refusal(f"nothing was changed: the result {result.problem}")
-    await _apply(ls, document, (Change(start, start, opening + result.text),), "dg-lsp: complete this block")
+    change = Change(start, start, position.selected + result.text)
+    await _apply(ls, document, (change,), "dg-lsp: complete this block")
 
 
 async def _apply_next_edits(ls: Server, argument: Any) -> None:
