@@ -132,13 +132,10 @@ class Notebook:
         return replace(self, cells=tuple(new.get(cell.document, cell) for cell in self.cells))
 
     def around(self, uri: str) -> tuple[list[str], list[str]]:
-        """URIs of the cells above and below a cell that have its kind, each once; both empty for another document."""
-        kinds: dict[str, object] = {}
-        for cell in self.cells:
-            kinds.setdefault(cell.document, cell.kind)
-        own = kinds.get(uri)
-        uris = [cell for cell, kind in kinds.items() if kind == own]
-        at = uris.index(uri) if own is not None else len(uris)
+        """URIs of the cells above and below a cell that have its kind; both empty for another document."""
+        kinds = [cell.kind for cell in self.cells if cell.document == uri]
+        uris = [cell.document for cell in self.cells if cell.kind in kinds]
+        at = uris.index(uri) if kinds else 0
         return uris[:at], uris[at + 1 :]
 
 
@@ -178,8 +175,8 @@ class DocumentStore:
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]
-    ) -> list[Change]:
-        """Applies edits to an open document in order; returns what they changed, each in the text after the last."""
+    ) -> list[tuple[LineIndex, Change]]:
+        """Applies edits to an open document in order; returns what they changed, each with the text before it."""
         document = self._open[identifier.uri]
         lines = document.lines
         applied = []
@@ -189,7 +186,7 @@ class DocumentStore:
                 start, end = self.offsets(lines, change.range)
             # editors replace a word by a longer one where the user added its end
             head, tail = shared_ends(lines.text[start:end], text)
-            applied.append(Change(start + head, end - tail, text[head : len(text) - tail]))
+            applied.append((lines, Change(start + head, end - tail, text[head : len(text) - tail])))
             lines = lines.replaced(start, end, text)
         self._open[identifier.uri] = replace(document, version=identifier.version, lines=lines)
         return applied

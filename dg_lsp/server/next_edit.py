@@ -23,6 +23,7 @@ from dg_lsp.settings import NextEditSettings
 MAX_KEPT = 100  # edits of a document that may still be accepted, and edits that the user did not want
 HAS_CHANGED = "the document has changed"
 LineChange = tuple[str, str]  # a line, and what it would become
+Applied = tuple[LineIndex, Change]  # a change, and the text before it
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class NextEditProvider:
         """Until then nothing is proposed unasked."""
         self._pasts: dict[str, _Past] = {}
 
-    def change(self, uri: str, lines: LineIndex, changes: Sequence[Change], *, is_accepted: bool = False) -> None:
+    def change(self, uri: str, lines: LineIndex, changes: Sequence[Applied], *, is_accepted: bool = False) -> None:
         """Records changes that a document with these lines had; `is_accepted` if they inserted a completion."""
         document = self._documents.get(uri)
         assert document is not None
@@ -74,13 +75,12 @@ class NextEditProvider:
             author = Author.ASSISTANT
             self._opens_at = moment
         else:
-            author = Author.PROGRAM if _is_by_program(lines, changes) else Author.USER
+            author = Author.PROGRAM if _is_by_program(changes, document.lines) else Author.USER
             self._opens_at = moment + PAUSE_SECONDS
             past.dismissed.extend(past.shown)
-        for change in changes:
-            undone = past.history.change(lines, change.start, change.end, change.text, moment, author)
+        for before, change in changes:
+            undone = past.history.change(before, change.start, change.end, change.text, moment, author)
             past.dismissed.extend((edit.old.rstrip("\r\n"), edit.new.rstrip("\r\n")) for edit in undone)
-            lines = lines.replaced(change.start, change.end, change.text)
         past.offered.clear()
         past.shown.clear()
         past.offset = None
@@ -159,14 +159,16 @@ def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> b
     return any(new_text == all_applied(chosen, text) for chosen in choices)
 
 
-def _is_by_program(lines: LineIndex, changes: Sequence[Change]) -> bool:
-    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors."""
+def _is_by_program(changes: Sequence[Applied], lines: LineIndex) -> bool:
+    """Whether different changes come at once in several lines: not as a user makes them, even with several cursors.
+
+    `lines` are those after the changes.
+    """
     together = EditHistory()
     replaced = set[tuple[str, str]]()
-    for change in changes:
-        replaced.add((lines.text[change.start : change.end], change.text))
-        together.change(lines, change.start, change.end, change.text, 0.0)
-        lines = lines.replaced(change.start, change.end, change.text)
+    for before, change in changes:
+        replaced.add((before.text[change.start : change.end], change.text))
+        together.change(before, change.start, change.end, change.text, 0.0)
     if len(replaced) == 1 and "\n" not in "".join(*replaced):
         return False
     pieces = set[tuple[str, str]]()
@@ -175,7 +177,7 @@ def _is_by_program(lines: LineIndex, changes: Sequence[Change]) -> bool:
         if len(old) != len(new) and min(len(old), len(new)) > 1:
             return True
         pairs = zip(old, new, strict=True) if len(old) == len(new) else [(edit.old, edit.new)]
-        for before, after in pairs:
-            head, tail = shared_ends(before, after)
-            pieces.add((before[head : len(before) - tail], after[head : len(after) - tail]))
+        for old_line, new_line in pairs:
+            head, tail = shared_ends(old_line, new_line)
+            pieces.add((old_line[head : len(old_line) - tail], new_line[head : len(new_line) - tail]))
     return len(pieces - {("", "")}) > 1

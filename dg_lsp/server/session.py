@@ -266,7 +266,7 @@ class Server(LanguageServer):
             self.context_provider.record_edit(document, partial_changes[-1].range.start.line)
         self.acceptance.settle()  # what is due is judged by the text before the change
         applied = self.documents.change(identifier, changes)
-        is_accepted = self.acceptance.change(document.uri, applied)
+        is_accepted = self.acceptance.change(document.uri, [change for _, change in applied])
         if self.exclusion.is_excluded(document.snapshot()):
             self.next_edits.close(document.uri)
         else:

@@ -5,7 +5,6 @@
 
 import asyncio
 import json
-import socket
 from functools import partial
 from unittest.mock import Mock
 
@@ -135,16 +134,6 @@ async def test_a_cancelled_command_changes_nothing():
     await asyncio.sleep(0.01)  # the loop's turn after the model's thread
     assert session.requested("workspace/applyEdit") is None
     await session.close()
-
-
-@pytest.mark.asyncio
-async def test_a_client_that_reads_nothing_is_disconnected_at_the_end(monkeypatch):
-    monkeypatch.setattr(transport, "CLOSE_SECONDS", 0.05)
-    ours, client = socket.socketpair()
-    with client:
-        _, writer = await asyncio.open_connection(sock=ours)
-        writer.write(bytes(1 << 26))
-        await asyncio.wait_for(transport.close_writer(writer), TIMEOUT)
 
 
 def test_no_more_is_read_of_a_client_that_does_not_read():
