@@ -168,10 +168,8 @@ class DocumentStore:
         self._open[item.uri] = Document(item.uri, item.version, item.language_id, lines, notebook)
 
     def cells(self, notebook: str) -> list[str]:
-        """URIs of the cells that a notebook names, and of the open documents that were opened as its cells."""
-        named = self.notebooks[notebook].cells if notebook in self.notebooks else ()
-        opened = (uri for uri, document in self._open.items() if document.notebook == notebook)
-        return [*dict.fromkeys([*(cell.document for cell in named), *opened])]
+        """URIs of the open documents that were opened as cells of a notebook."""
+        return [uri for uri, document in self._open.items() if document.notebook == notebook]
 
     def change(
         self, identifier: types.VersionedTextDocumentIdentifier, changes: Iterable[types.TextDocumentContentChangeEvent]

@@ -149,5 +149,6 @@ class WorkspaceModel:
 
     def _close_notebook(self, params):
         uri = params["notebookDocument"]["uri"]
-        cells = [*self.notebooks.pop(uri, ()), *(cell["uri"] for cell in params["cellTextDocuments"])]
+        self.notebooks.pop(uri, None)
+        cells = [cell["uri"] for cell in params["cellTextDocuments"]]
         return self._close([*cells, *(uri_ for uri_, document in self.documents.items() if document.notebook == uri)])
