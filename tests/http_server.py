@@ -111,7 +111,7 @@ class Starter:
 
     def close(self):
         for server in self.started:
-            server.stop()
+            server.should_exit = True
         for thread in self._threads:
             thread.join(TIMEOUT)
 

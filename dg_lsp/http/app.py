@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
 
     @override
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until a signal or `stop`.
+        """Serves until a signal, or until any thread sets `should_exit`.
 
         Raises:
             ModelError, BackendError: a model cannot be opened.
@@ -100,10 +100,6 @@ class HttpServer(uvicorn.Server):
         with self._socket:
             asyncio.run(self._serve_models())
 
-    def stop(self) -> None:
-        """Ends `run`; callable from any thread."""
-        self.should_exit = True
-
     async def _serve_models(self) -> None:
         start = time.monotonic()
         serving = asyncio.create_task(self.serve([self._socket]))
@@ -112,7 +108,7 @@ class HttpServer(uvicorn.Server):
         opening = asyncio.create_task(self._open(start))
         await asyncio.wait({serving, opening}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done() and (error := opening.exception()):
-            self.stop()
+            self.should_exit = True
             await serving
             raise error
         await serving

@@ -24,7 +24,7 @@ def test_stopping_the_server_answers_waiting_requests(start, gated):
     [server] = start.started
     with connect(client, packed("/infill", {**GAP, "t_max_predict_ms": 30_000})) as connection:
         assert denoiser.is_inside.wait(TIMEOUT)
-        server.stop()
+        server.should_exit = True
         received = b""
         while b"the server is stopping" not in received:  # before the model's step ends
             piece = connection.recv(65536)
@@ -49,7 +49,7 @@ def test_the_socket_has_its_protocol():
     """asyncio sets TCP_NODELAY on such sockets only; without it every response takes 40 ms longer."""
     server = make_server(engine_of(ScriptedDenoiser("x")))
     assert server._socket.proto == socket.IPPROTO_TCP
-    server.stop()
+    server.should_exit = True
     server.run()  # closes the socket
 
 
