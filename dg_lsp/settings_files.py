@@ -148,10 +148,9 @@ def _is_honoured(value: Any, wanted: Any) -> bool:
 
 def _is_below(folder: Path, trusted: Collection[str]) -> bool:
     """Whether a folder is in one of the trusted ones; a relative path, which any directory could be, trusts none."""
-    roots = [root for root in map(expanded, trusted) if root.is_absolute()]
     with suppress(OSError, RuntimeError):  # RuntimeError: links in a circle
         target = folder.resolve()
-        return any(target.is_relative_to(root.resolve()) for root in roots)
+        return any(root.is_absolute() and target.is_relative_to(root.resolve()) for root in map(expanded, trusted))
     return False
 
 

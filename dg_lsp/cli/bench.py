@@ -155,11 +155,8 @@ def replay(
         events, is_complete = _play(played, engine)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
-    notes = [
-        *simulation.assumptions(played),
-        limits,
-        *runner.language_notes(engine.spec, (task.language for task in tasks)),
-    ]
+    languages = (task.language for task in tasks)
+    notes = [*simulation.assumptions(played), limits, *runner.language_notes(engine.spec, languages)]
     if settings.is_remote:
         notes += remote_notes(settings.remote, engine.spec.name, "is the time until its answers")
     if not is_complete:
