@@ -39,7 +39,7 @@ LONGEST_HOLD = 60.0
 class EchoEngine(LocalEngine):
     """Returns the request as JSON."""
 
-    def complete(self, request, *, deadline=None):  # noqa: ARG002
+    def complete(self, request, *, deadline=None, costs=None):  # noqa: ARG002
         snapshot = request.snapshot
         seen = {
             "text": snapshot.text,
