@@ -141,7 +141,8 @@ def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path)
     status = client.wait_status(lambda status: status["dgLsp"]["today"]["usefulEdits"] == 1)
     assert client.stats()["today"] == status["dgLsp"]["today"]
     assert status["dgLsp"]["today"]["medianMs"] > 0
-    request, outcome = map(json.loads, log.read_text().splitlines())
+    client.wait_until(lambda: log.read_text().count("\n") == 2)
+    request, outcome = sorted(map(json.loads, log.read_text().splitlines()), key=lambda record: "verdict" in record)
     assert (outcome["verdict"], outcome["accepted"]) == ("useful", "whole")
     assert request["request"] == outcome["request"]
     assert "return" not in log.read_text() and "main.py" not in log.read_text()
