@@ -88,7 +88,7 @@ def causal_logits(model, ids):
         LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, size), flash_attention=False)
     ) as context:
         context.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
-        assert context.decode(causal=True) == 0
+        context.decode(causal=True)
         return context.logits(size).copy()
 
 
