@@ -20,8 +20,6 @@ from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 if TYPE_CHECKING:
     from dg_lsp.engine.decode_task import DecodeTask
 
-MAX_LINES = 4096
-"""Lines whose search for loops is remembered."""
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -289,15 +287,17 @@ def text_ending(text: str, limits: Limits, *, is_early: bool) -> Ending | None:
 
 
 def _loops(text: str, num_ends: int) -> bool:
-    return (num_ends > 1 and cut_loops(text) != text) or any(map(_has_loop, text.split("\n")))
+    *ended, last = text.split("\n")
+    return (num_ends > 1 and cut_loops(text) != text) or _has_loop(last) or any(map(_ended_line_has_loop, ended))
 
 
-@lru_cache(MAX_LINES)
 def _has_loop(line: str) -> bool:
-    """See `is_repetitive`; each pass changes the last lines of a text only."""
-    # five copies of three or more characters have one of these pieces four times; the whole search is slow
+    """See `is_repetitive`: five copies have one of these pieces four times, and the whole search is slow."""
     pieces = (line[at : at + 3] for at in range(0, len(line) - 2, 13))
     return any(line.count(piece) >= 4 for piece in pieces) and is_repetitive(line)
+
+
+_ended_line_has_loop = lru_cache(maxsize=4096)(_has_loop)  # the last line grows: every pass would keep a copy of it
 
 
 PIECE_MS = 30.0
