@@ -1,9 +1,9 @@
 """The judgement of a fill at a marked position, and positions from the files in `cases`."""
 
+import re
 from pathlib import Path
 
 import pytest
-from cases import read_cases
 
 from dg_lsp.context.document import Cursor, Snapshot
 from dg_lsp.postprocess.validate import judge
@@ -24,8 +24,14 @@ def judged(marked, fill, language="python", *, max_lines=None, must_parse=False,
 
 
 def cases(name, *parts):
-    """Parameters from a file in `cases`: the language, the marked text, and these parts; a missing part is None."""
-    return [
-        pytest.param(title.partition(":")[0], marked, *map(texts.get, parts), id=title)
-        for title, marked, texts in read_cases(Path(__file__).with_name("cases") / f"{name}.txt")
-    ]
+    """Parameters from a file in `cases`: code that is easier to read outside of Python's strings.
+
+    A case begins with a title after `===`, whose first word is the language, and a marked text; then come the parts
+    after `---`. A text or part has no line end at its end, unless a blank line follows. A missing part is None.
+    """
+    text = Path(__file__).with_name("cases").joinpath(f"{name}.txt").read_text(encoding="utf-8")
+    for case in re.split("^=== ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = case.partition("\n")
+        marked, *named = (part.removesuffix("\n") for part in re.split(r"^--- (\w+)\n", body, flags=re.MULTILINE))
+        texts = dict(zip(named[::2], named[1::2], strict=True))
+        yield pytest.param(title.partition(":")[0], marked, *map(texts.get, parts), id=title)

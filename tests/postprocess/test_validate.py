@@ -12,8 +12,16 @@ from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, judge_rewr
 from .conftest import cases, judged
 
 
+def verdict_of(result):
+    """The text of a candidate without a fault, or the reason of a rejection."""
+    if isinstance(result, Rejection):
+        return result.reason
+    assert result == Candidate(result.text, -0.5)
+    return result.text
+
+
 @pytest.mark.parametrize(
-    ("marked", "fill", "text"),
+    ("marked", "fill", "verdict"),
     [
         pytest.param("|", "import os\n", "import os", id="an empty file"),
         pytest.param("x = |", "1\ny = 2", "1", id="the end of a file without a line end"),
@@ -35,15 +43,6 @@ from .conftest import cases, judged
         pytest.param("x = |\n", "[0, 0, 0, 0, 0, 0, 0, 0]", "[0, 0, 0, 0, 0, 0, 0, 0]", id="equal numbers"),
         pytest.param("x = 1\n|\n", "# -------------------", "# -------------------", id="a ruler in a comment"),
         pytest.param("x = |\n", "a + b + c + d + e + f", "a + b + c + d + e + f", id="a sum of different names"),
-    ],
-)
-def test_a_valid_fill_becomes_a_candidate(marked, fill, text):
-    assert judged(marked, fill) == Candidate(text, -0.5)
-
-
-@pytest.mark.parametrize(
-    ("marked", "fill", "reason"),
-    [
         pytest.param("|", "", Reason.EMPTY, id="empty"),
         pytest.param("|", " \n\t\n", Reason.EMPTY, id="blanks"),
         pytest.param("x = 1|\n", "\n", Reason.EMPTY, id="a line end after a full line"),
@@ -54,12 +53,55 @@ def test_a_valid_fill_becomes_a_candidate(marked, fill, text):
         pytest.param("x = |\n", "1 2", Reason.SYNTAX_ERROR, id="nonsense"),
         pytest.param("|\n", "f(width" + ", width" * 5, Reason.REPEATS_ITSELF, id="one word six times"),
         pytest.param("|\n", "x = " + "b._ss(" * 6, Reason.REPEATS_ITSELF, id="nested calls"),
+        pytest.param("|\n    return x\n", "def f(x):", "def f(x):", id="a header above a block"),
+        pytest.param("|\n    return x\n", "x = 1", Reason.INDENTATION, id="no header above a block"),
+        pytest.param("if |\n    f()\n", "x:  # why: not", "x:  # why: not", id="a header with a comment"),
+        pytest.param("if |\n    f()\n", "x == 1", Reason.INDENTATION, id="no colon above a block"),
+        pytest.param("f(|\n    b)\n", "a,", "a,", id="inside brackets"),
+        pytest.param("x = |\n    b)\n", "f(a,", "f(a,", id="after an opened bracket"),
+        pytest.param("x = |\n    2\n", "1 + \\", "1 + \\", id="after a backslash"),
+        pytest.param("def f():\n    |\n    return 1\n", "x = 1", "x = 1", id="the next line is as deep"),
+        pytest.param("def f():\n    if x:\n        |\n    return 1\n", "y()", "y()", id="the next line is less deep"),
+        pytest.param('def f():\n    """|\n        deep\n    """\n', "words", "words", id="inside a string"),
     ],
 )
-def test_an_invalid_fill_is_rejected_with_its_reason(marked, fill, reason):
-    rejection = judged(marked, fill)
-    assert isinstance(rejection, Rejection)
-    assert rejection.reason is reason
+def test_a_fill_becomes_a_candidate_or_is_rejected_with_its_reason(marked, fill, verdict):
+    assert verdict_of(judged(marked, fill)) == verdict
+
+
+def test_the_indentation_below_means_nothing_in_other_languages():
+    assert judged("|\n    return x\n", "x = 1", "plaintext") == Candidate("x = 1", -0.5)
+
+
+@pytest.mark.parametrize(
+    ("marked", "fill", "reason"),
+    [
+        ("def f(x):\n    |\n", "if x:", Reason.HOLLOW),
+        ("def f(x):\n    |\n", '""""""', Reason.HOLLOW),
+        ("def f(x):\n    x = x + |\n    x = |\n".replace("|", "1", 1), "x", Reason.NO_EFFECT),
+        ("class C:\n    def f(self):\n        self.a = |\n", "self.a  # why", Reason.NO_EFFECT),
+        ("x = f(|\n", ")", Reason.CLOSERS),
+        ("# The length of |\n", "the number of items in the number of items", Reason.REPEATS_ITSELF),
+        ("# a |\n", "list list list", Reason.REPEATS_ITSELF),
+        ("def f(x):\n    |\n", "total += value\n    total += value", Reason.REPEATS_ITSELF),
+        ("def f(x):\n    |\n", "\n    ".join(["first = 1", "other = 2"] * 2), Reason.REPEATS_ITSELF),
+        ("|\n", "# Copyright (c) 2001 Somebody", Reason.LICENCE),
+        # fills that only look alike
+        ("def f(x):\n    |\n        y()\n", "if x:", None),
+        ("def f(x):\n    y()\n    |\n", "if x:", None),
+        ("def f(x):\n    |\n", '"""Twice."""', None),
+        ("x = f(\n    x=|\n)\n", "x", None),
+        ("x = |\n", "x + 1", None),
+        ('def f():\n    """Words\n    |\n', '"""', None),
+        ("x = f(a|\n", ", b)", None),
+        ("x = |\n", "a is not None and b is not None", None),
+        ("def f(x):\n    |\n", "self.up()\n    x()\n    self.up()", None),
+        ("x = [\n    |\n]\n", "0, 0,\n    0, 0,", None),
+        ("# Copyright (c) 2001 Somebody\n|\n", "# All rights reserved.", None),
+    ],
+)
+def test_a_fill_with_a_fault_is_hidden_unless_it_is_requested(marked, fill, reason):
+    assert judged(marked, fill).fault is reason
 
 
 def test_a_block_ends_before_the_next_function_unless_more_lines_are_requested():
@@ -91,42 +133,18 @@ def test_any_fill_gives_text_that_fits_the_buffer_or_a_reason(text, fill, data):
 
 
 @pytest.mark.parametrize(
-    ("marked", "fill", "is_shown"),
+    ("above", "marked", "below", "fill", "verdict"),
     [
-        pytest.param("|\n    return x\n", "def f(x):", True, id="a header above a block"),
-        pytest.param("|\n    return x\n", "x = 1", False, id="no header above a block"),
-        pytest.param("if |\n    f()\n", "x:  # why: not", True, id="a header with a comment"),
-        pytest.param("if |\n    f()\n", "x == 1", False, id="no colon above a block"),
-        pytest.param("f(|\n    b)\n", "a,", True, id="inside brackets"),
-        pytest.param("x = |\n    b)\n", "f(a,", True, id="after an opened bracket"),
-        pytest.param("x = |\n    2\n", "1 + \\", True, id="after a backslash"),
-        pytest.param("def f():\n    |\n    return 1\n", "x = 1", True, id="the next line is as deep"),
-        pytest.param("def f():\n    if x:\n        |\n    return 1\n", "y()", True, id="the next line is less deep"),
-        pytest.param('def f():\n    """|\n        deep\n    """\n', "words", True, id="inside a string"),
-    ],
-)
-def test_a_fill_keeps_the_indentation_of_the_lines_below_valid(marked, fill, is_shown):
-    result = judged(marked, fill)
-    assert isinstance(result, Candidate) == is_shown, result
-    if not is_shown:
-        assert result.reason is Reason.INDENTATION
-    assert isinstance(judged(marked, fill, language="plaintext"), Candidate)
-
-
-@pytest.mark.parametrize(
-    ("above", "marked", "below", "fill", "expected"),
-    [
-        pytest.param("def f(:", "x = [|", "y = )", "1]", Candidate("1]", -0.5), id="errors in other cells"),
-        pytest.param("x = 1", "y = |", ")", "f(1", Candidate("f(1)", -0.5), id="a bracket of another cell"),
-        pytest.param("", "|", "b = a\nprint(b)", "a = 1\nb = a", Candidate("a = 1", -0.5), id="the next cell"),
+        pytest.param("def f(:", "x = [|", "y = )", "1]", "1]", id="errors in other cells"),
+        pytest.param("x = 1", "y = |", ")", "f(1", "f(1)", id="a bracket of another cell"),
+        pytest.param("", "|", "b = a\nprint(b)", "a = 1\nb = a", "a = 1", id="the next cell"),
         pytest.param("import os", "|", "", "import os", Reason.REPEATS_PREFIX, id="the cell above"),
     ],
 )
-def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, expected):
+def test_a_fill_of_a_cell_is_judged_by_the_cell_and_repeats_no_other_one(above, marked, below, fill, verdict):
     head = f"{above}\n\n"
     tail = f"\n\n{below}"
-    verdict = judged(head + marked + tail, fill, num_before=len(head), num_after=len(tail))
-    assert expected in (verdict, getattr(verdict, "reason", None))
+    assert verdict_of(judged(head + marked + tail, fill, num_before=len(head), num_after=len(tail))) == verdict
 
 
 @pytest.mark.parametrize("below", ["y = )", ")"])
@@ -164,7 +182,7 @@ def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
 
 
 @pytest.mark.parametrize(
-    ("marked", "answer", "text"),
+    ("marked", "answer", "verdict"),
     [
         ("x = «1»\n", "2", "2"),
         ("\ufeffx = «1»\r\n", "r'\\d'", "r'\\d'"),
@@ -178,10 +196,20 @@ def judged_rewrite(marked, answer, *, language="python", must_fix_errors=False):
         ),
         ("def f():\r\n«    return 1\r\n»x = 1\r\n", "    a = 2\n    return a\n", "    a = 2\r\n    return a\r\n"),
         ("def f():\n\tx = 1\n«\treturn 1\n»", "    return 2\n", "\treturn 2\n"),
+        ("x = «1»\n", "1", Reason.UNCHANGED),
+        ("«x = 1\n»", "x = 1  \n\n", Reason.UNCHANGED),
+        ("x = «1»\n", "(1", Reason.SYNTAX_ERROR),
+        ("x = «1»\n", " \n", Reason.EMPTY),
+        ("x = «1»\n", b"\xff\xfe", Reason.NOT_TEXT),
+        ("x = «1»\n", "a\na\na\na\n", Reason.REPEATS_ITSELF),
+        # the buffer has a syntax error
+        ("def f(:\n    pass\nx = «1»\n", "2", "2"),
+        ("def f(:\n    pass\nx = «1»\n", "(2", Reason.SYNTAX_ERROR),
+        ("x = «(1»\n", "(1)", "(1)"),
     ],
 )
-def test_a_rewrite_has_the_indentation_and_line_ends_of_the_selection(marked, answer, text):
-    assert judged_rewrite(marked, answer) == Candidate(text, -0.5)
+def test_a_rewrite_has_the_indentation_and_line_ends_of_the_selection_or_a_reason(marked, answer, verdict):
+    assert verdict_of(judged_rewrite(marked, answer)) == verdict
 
 
 GO = "func f{}() string {{\n\tx := 1\t// one\n\treturn `\n    indented\n\tkey\tvalue\n`\n}}\n"
@@ -203,29 +231,7 @@ def test_a_rewrite_keeps_the_lines_that_it_does_not_change(language, text):
     assert judged_rewrite(f"«{text.format('1')}»", answer, language=language) == Candidate(text.format("22"), -0.5)
 
 
-@pytest.mark.parametrize(
-    ("marked", "answer", "reason"),
-    [
-        ("x = «1»\n", "1", Reason.UNCHANGED),
-        ("«x = 1\n»", "x = 1  \n\n", Reason.UNCHANGED),
-        ("x = «1»\n", "(1", Reason.SYNTAX_ERROR),
-        ("x = «1»\n", " \n", Reason.EMPTY),
-        ("x = «1»\n", b"\xff\xfe", Reason.NOT_TEXT),
-        ("x = «1»\n", "a\na\na\na\n", Reason.REPEATS_ITSELF),
-    ],
-)
-def test_an_invalid_rewrite_is_rejected_with_its_reason(marked, answer, reason):
-    assert judged_rewrite(marked, answer).reason is reason
-
-
-def test_a_rewrite_adds_no_syntax_error_to_a_buffer_that_has_one():
-    broken = "def f(:\n    pass\nx = «1»\n"
-    assert isinstance(judged_rewrite(broken, "2"), Candidate)
-    assert judged_rewrite(broken, "(2").reason is Reason.SYNTAX_ERROR
-    assert judged_rewrite("x = «(1»\n", "(1)") == Candidate("(1)", -0.5)
-
-
-@pytest.mark.parametrize(("verdict", "marked", "answer"), cases("rewrites", "answer"))
+@pytest.mark.parametrize(("verdict", "marked", "answer"), [*cases("rewrites", "answer")])
 def test_a_rewrite_is_shown_if_it_neither_breaks_nor_empties_the_code(verdict, marked, answer):
     result = judged_rewrite(marked, answer)
     assert ("kept" if isinstance(result, Candidate) else result.reason) == verdict
@@ -245,7 +251,7 @@ def test_a_fix_reduces_the_syntax_errors():
     assert judged_rewrite("x = «1»\n", "2", must_fix_errors=True) == Candidate("2", -0.5)  # no error to fix
 
 
-@pytest.mark.parametrize(("verdict", "marked", "fill"), cases("requested", "fill"))
+@pytest.mark.parametrize(("verdict", "marked", "fill"), [*cases("requested", "fill")])
 def test_a_requested_fill_is_kept_if_cpython_accepts_it(verdict, marked, fill):
     """The grammar, which recovers from errors, accepts all of them."""
     assert isinstance(judged(marked, fill), Candidate)
