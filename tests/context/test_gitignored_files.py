@@ -119,10 +119,8 @@ def test_the_repository_around_a_file_decides_whatever_folder_is_opened(roots, r
     assert ignored(repository, *(Path(os.path.normpath(repository / root)) for root in roots)) == [True, False]
 
 
-def test_the_repository_of_a_work_tree_and_the_excludes_of_git_count(repository, tmp_path):
-    assert ignored(repository) == [False, False]
+def test_a_work_tree_has_the_patterns_of_its_repository_and_its_own(repository, tmp_path):
     (repository / ".git/info/exclude").write_text("secret.*\n")
-    assert ignored(repository) == [True, False]
     tree = tmp_path / "tree"
     (tree / "package/inner").mkdir(parents=True)
     (repository / ".git/worktrees/tree").mkdir(parents=True)
@@ -133,24 +131,27 @@ def test_the_repository_of_a_work_tree_and_the_excludes_of_git_count(repository,
     assert ignored(tree) == [False, False]
 
 
-@pytest.mark.parametrize("name", [".config/git/ignore", "patterns"])
-def test_the_files_that_the_user_ignores_everywhere_are_ignored(name, repository, tmp_path):
-    path = tmp_path / "home" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("secret.py\n")
-    if name == "patterns":
-        (tmp_path / "home/.gitconfig").write_text("[core]\n\texcludesFile = ~/patterns # mine\n")
-    assert ignored(repository) == [True, False]
+CONFIG = "[core]\n\texcludesFile = ~/patterns # mine\n"
 
 
-def test_an_outer_repository_does_not_decide_as_in_git(repository, tmp_path):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git/HEAD").touch()
-    (tmp_path / ".gitignore").write_text("*\n")
-    assert ignored(repository) == [False, False]
-
-
-@pytest.mark.parametrize("text", ["\ufeffsecret.py\n", "a\u2028b\nsecret.py", "# \x85secret\r\nsecret.py\r\n"])
-def test_a_gitignore_file_is_read_as_git_reads_it(text, repository):
-    (repository / ".gitignore").write_text(text, encoding="utf-8", newline="")
-    assert ignored(repository) == [True, False]
+@pytest.mark.parametrize(
+    ("files", "is_ignored"),
+    [
+        pytest.param({}, False, id="no patterns"),
+        pytest.param({"repository/.git/info/exclude": "secret.*\n"}, True, id="the repository's own"),
+        pytest.param({"home/.config/git/ignore": "secret.py\n"}, True, id="the user's"),
+        pytest.param(
+            {"home/.gitconfig": CONFIG, "home/patterns": "secret.py\n"}, True, id="the user's in another file"
+        ),
+        pytest.param({".git/HEAD": "", ".gitignore": "*\n"}, False, id="those of an outer repository"),
+        pytest.param({"repository/.gitignore": "\ufeffsecret.py\n"}, True, id="a byte order mark"),
+        pytest.param({"repository/.gitignore": "a\u2028b\nsecret.py"}, True, id="a line separator, no line end"),
+        pytest.param({"repository/.gitignore": "# \x85secret\r\nsecret.py\r\n"}, True, id="CRLF"),
+    ],
+)
+def test_the_patterns_that_git_reads_count(files, is_ignored, repository, tmp_path):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+    assert ignored(repository) == [is_ignored, False]
