@@ -46,13 +46,14 @@ CHAT = ChatRequest((), "", endpoint="/infill", max_tokens=32)
 ON_GPU = Footprint(devices=(DeviceMemory("a card", 1, 2),), gpu_estimate=5_000)
 
 
-def recorded(tmp_path, outcome=None, error=None, cancels=False, request=CHAT, engine=None):
+def recorded(tmp_path, outcome=None, request=CHAT, engine=None):
+    """The record of a request that ended with a result or an error, or was cancelled."""
     path = tmp_path / "audit.jsonl"
     future = Future()
-    if cancels:
+    if outcome is None:
         future.cancel()
-    elif error is not None:
-        future.set_exception(error)
+    elif isinstance(outcome, Exception):
+        future.set_exception(outcome)
     else:
         future.set_result(outcome)
     AuditLog.of(PrivacySettings(audit_log=str(path))).finished(request, future, 0.6, engine)
@@ -65,10 +66,8 @@ def recorded(tmp_path, outcome=None, error=None, cancels=False, request=CHAT, en
 def result(candidates, *reasons):
     rejections = tuple(Rejection(reason) for reason in reasons)
     timings = Timings(5.0, 500.0, 1.0, 506.0, 400.0, setup=1.0)
-    decoder = DecoderName.DIFFUSION
-    return FillResult(
-        "m", candidates, rejections, 16, 4, 20, 100, 90, timings, decoder, canvas_tokens=32, step_limit=48
-    )
+    spent = 16, 4, 20, 100, 90, timings, DecoderName.DIFFUSION
+    return FillResult("m", candidates, rejections, *spent, canvas_tokens=32, step_limit=48)
 
 
 def test_fill_leaves_its_numbers_and_no_text(tmp_path):
@@ -98,7 +97,7 @@ UNKNOWN = dataclasses.replace(CODE, uri="file:///a.x", language="any words")
     ],
 )
 def test_a_record_has_the_task_and_the_language_and_no_path(tmp_path, request_, task, language):
-    record = recorded(tmp_path, cancels=True, request=dataclasses.replace(request_, endpoint="/infill"))
+    record = recorded(tmp_path, request=dataclasses.replace(request_, endpoint="/infill"))
     assert (record.task, record.language) == (task, language)
     text = (tmp_path / "audit.jsonl").read_text()
     assert not any(word in text for word in ("secret", "double", "any words"))
@@ -115,14 +114,14 @@ def test_no_folder_of_a_model_is_recorded(tmp_path, path):
 @pytest.mark.parametrize(
     ("outcome", "wanted"),
     [
-        pytest.param({"outcome": result((), Reason.EMPTY)}, ("nothing", "empty"), id="nothing"),
-        pytest.param({"outcome": FillResult.unfinished()}, ("unfinished", "unfinished"), id="unfinished"),
-        pytest.param({"error": BackendError("x")}, ("failed", "BackendError"), id="failed"),
-        pytest.param({"cancels": True}, ("cancelled", ""), id="cancelled"),
+        pytest.param(result((), Reason.EMPTY), ("nothing", "empty"), id="nothing"),
+        pytest.param(FillResult.unfinished(), ("unfinished", "unfinished"), id="unfinished"),
+        pytest.param(BackendError("x"), ("failed", "BackendError"), id="failed"),
+        pytest.param(None, ("cancelled", ""), id="cancelled"),
     ],
 )
 def test_request_without_a_suggestion_leaves_a_reason(tmp_path, outcome, wanted):
-    record = recorded(tmp_path, **outcome)
+    record = recorded(tmp_path, outcome)
     assert (record.outcome, record.reason) == wanted
 
 

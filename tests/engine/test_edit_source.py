@@ -121,9 +121,7 @@ def test_a_model_of_another_kind_is_refused():
 
 
 REPEATED = "first = load(a, mode, strict=True)\nsecond = load(a, mode)\n"
-REPEATED_EDIT = Edit(
-    0, "", "first = load(a, mode)\n", "first = load(a, mode, strict=True)\n", "second = load(a, mode)\n"
-)
+REPEATED_EDIT = Edit(0, "", "first = load(a, mode)\n", *REPEATED.splitlines(keepends=True))
 
 
 def proposed_by(result, *, code=REPEATED, edits=(REPEATED_EDIT,), select=list):
@@ -146,6 +144,7 @@ def test_a_repetition_comes_before_the_edits_of_a_model():
 UNREPEATED = "a = 1\nsecond = 2\nc = 3\n"
 PLACES = tuple(Proposal(start, start + 1, "x", 0.9) for start in (0, 17))
 UNSTABLE = NextEditResult((), "zeta", reason=Reason.UNFINISHED)
+LATE = f"{NOT_REPEATED}; the edit of {{}} was not finished within its time and length"
 
 
 @pytest.mark.parametrize(
@@ -154,20 +153,8 @@ UNSTABLE = NextEditResult((), "zeta", reason=Reason.UNFINISHED)
         pytest.param(None, list, [], NOT_REPEATED, id="no model"),
         pytest.param(NextEditResult(PLACES, "zeta"), list, [17, 0], "", id="the next place first"),
         pytest.param(NextEditResult(PLACES, "zeta"), lambda _: [], [], DISMISSED, id="none is wanted"),
-        pytest.param(
-            UNSTABLE,
-            list,
-            [],
-            f"{NOT_REPEATED}; the edit of zeta was not finished within its time and length",
-            id="none",
-        ),
-        pytest.param(
-            FillResult.unfinished(),
-            list,
-            [],
-            f"{NOT_REPEATED}; the edit of the model was not finished within its time and length",
-            id="a model that was busy until the deadline",
-        ),
+        pytest.param(UNSTABLE, list, [], LATE.format("zeta"), id="none"),
+        pytest.param(FillResult.unfinished(), list, [], LATE.format("the model"), id="busy until the deadline"),
     ],
 )
 def test_a_model_proposes_edits_where_none_is_repeated(result, select, starts, reason):
@@ -193,25 +180,30 @@ CALLS = "a = g(1)  # 😀\r\nb = f(2)\r\nx = 0\r\nc = f(3)\r\n"
 CALL_EDIT = Edit(0, "", "a = f(1)  # 😀\r\n", "a = g(1)  # 😀\r\n", "b = f(2)\r\n")
 
 
-def denoised(script, *, spec=MASK_SPEC, code=CALLS):
-    denoiser = chatty("```python\n" + script, spec)  # the fence is frozen in the canvas
-    return drain(request_of(code, "b", [CALL_EDIT]).run(engine_for(denoiser), math.inf)), denoiser
+@pytest.fixture
+def denoised(monkeypatch):
+    """`denoised(script)` -> the result of a diffusion model; every place is among what is denoised."""
+    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
+
+    def make(script, *, spec=MASK_SPEC, code=CALLS):
+        denoiser = chatty("```python\n" + script.replace("\r", "").rstrip(), spec)  # the fence is frozen in the canvas
+        return drain(request_of(code, "b", [CALL_EDIT]).run(engine_for(denoiser), math.inf))
+
+    return make
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, UNIFORM_SPEC], ids=["mask", "uniform"])
-def test_diffusion_changes_several_places_on_one_canvas(monkeypatch, spec):
-    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)  # every place is among what is denoised
-    result, _ = denoised(CALLS.replace("f", "g").replace("\r", "").rstrip(), spec=spec)
+def test_diffusion_changes_several_places_on_one_canvas(denoised, spec):
+    result = denoised(CALLS.replace("f", "g"), spec=spec)
     assert [(CALLS[edit.start : edit.end], edit.text) for edit in result.proposals] == [("f", "g"), ("f", "g")]
     assert applied(result, CALLS) == CALLS.replace("f", "g")
     assert result.reason is None
     assert all(edit.confidence > 0.9 for edit in result.proposals)
 
 
-def test_diffusion_takes_as_many_lines_as_fit_into_one_canvas(monkeypatch):
-    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
+def test_diffusion_takes_as_many_lines_as_fit_into_one_canvas(denoised):
     code = "x = 0\n" * 9 + "b = f(2)\n" + "x = 0\n" * 9
-    result, _ = denoised(("x = 0\n" * 2 + "b = g(2)\n" + "x = 0\n" * 2).rstrip(), code=code)
+    result = denoised("x = 0\n" * 2 + "b = g(2)\n" + "x = 0\n" * 2, code=code)
     assert applied(result, code) == code.replace("f", "g")
 
 
@@ -222,7 +214,6 @@ def test_diffusion_takes_as_many_lines_as_fit_into_one_canvas(monkeypatch):
         pytest.param(CALLS.replace("g(1)", "f(1)"), Reason.REVERSAL, id="a reason of next edits"),
     ],
 )
-def test_what_diffusion_does_not_propose_has_a_reason(monkeypatch, script, reason):
-    monkeypatch.setattr("dg_lsp.engine.edit_source.STRENGTH", 0.99)
-    result, _ = denoised(script.replace("\r", "").rstrip())
+def test_what_diffusion_does_not_propose_has_a_reason(denoised, script, reason):
+    result = denoised(script)
     assert (result.proposals, result.reason) == ((), reason)

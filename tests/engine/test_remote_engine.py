@@ -140,8 +140,8 @@ def test_a_request_that_only_warms_the_cache_sends_nothing():
 TEXT = "a = 1\nb = 2\nc = 3\n"
 
 
-def rewrite(model, instruction="", **options):
-    request = RewriteRequest(Snapshot("file:///x.py", TEXT), 6, 11, instruction, **options)
+def rewrite(model, instruction="", text=TEXT, where=(6, 11), **options):
+    request = RewriteRequest(Snapshot("file:///x.py", text), *where, instruction, **options)
     return drain(RemoteEngine(model, CompletionSettings()).rewrite(request, deadline=math.inf))
 
 
@@ -163,9 +163,8 @@ def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
 
 
 def test_gaps_are_filled_by_one_query_each():
-    model, snapshot = FakeModel("7"), Snapshot("file:///a.py", "x = ...\ny = ...\n")
-    request = RewriteRequest(snapshot, 0, 16, gaps=find_gaps(snapshot, 0, 16))
-    result = drain(RemoteEngine(model, CompletionSettings()).rewrite(request, deadline=math.inf))
+    model, text = FakeModel("7"), "x = ...\ny = ...\n"
+    result = rewrite(model, text=text, where=(0, 16), gaps=find_gaps(Snapshot("file:///x.py", text), 0, 16))
     assert (result.start, result.end, result.text) == (4, 15, "7\ny = 7")
     assert [query.prompt.prefix for query in model.queries] == ["x = ", "x = 7\ny = "]
 
@@ -181,24 +180,28 @@ def test_several_rewrites_are_requested_at_once_and_faulty_and_unfinished_ones_l
         rewrite(FakeModel(), strength=0.5)
 
 
+HI = ChatRequest((Turn(Role.USER, "hi"),), "c")
+
+
+def chat(model):
+    return drain(RemoteEngine(model, CompletionSettings()).chat(HI, deadline=math.inf))
+
+
 def test_a_chat_sends_its_messages_and_needs_the_chat_api():
     model = FakeModel("hello", is_chat=True)
-    request = ChatRequest((Turn(Role.USER, "hi"),), "c")
-    result = drain(RemoteEngine(model, CompletionSettings()).chat(request, deadline=math.inf))
-    assert result.text == "hello"
+    assert chat(model).text == "hello"
     assert time.monotonic() < model.deadline < math.inf
     assert model.queries[0].messages == (("user", "hi"),)
-    silent = FakeModel(RemoteAnswer(("",), is_finished=True), is_chat=True)
-    assert not drain(RemoteEngine(silent, CompletionSettings()).chat(request, deadline=math.inf)).is_unfinished
+    assert not chat(FakeModel("", is_chat=True)).is_unfinished
     with pytest.raises(ModelUnsupportedError, match=r"remote\.api"):
-        drain(RemoteEngine(FakeModel(), CompletionSettings()).chat(request, deadline=math.inf))
+        chat(FakeModel())
 
 
 def test_the_text_of_a_chat_is_passed_on_as_it_grows():
     model = FakeModel(RemoteAnswer(("hel",)), RemoteAnswer(("hello",)), "hello you", is_chat=True)
     scheduler = Scheduler(lambda settings: RemoteEngine(model, settings.completion), Settings())
     frames = []
-    result = scheduler.submit(ChatRequest((Turn(Role.USER, "hi"),), "c"), frames.append).result(TIMEOUT)
+    result = scheduler.submit(HI, frames.append).result(TIMEOUT)
     scheduler.close()
     assert (result.text, [frame.settled_text for frame in frames]) == ("hello you", ["hel", "hello", "hello you"])
 

@@ -39,6 +39,7 @@ CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 TWICE = "    return 2 * x\n"
 BELOW = "\n\ndef twice(x):\n    return f(x) + f(x)\n"
 LONG = " + ".join(map(str, range(99)))
+ASSIGNMENTS = "".join(f"x{number} = {number}\n" for number in range(200))
 
 
 @pytest.mark.parametrize(
@@ -46,27 +47,19 @@ LONG = " + ".join(map(str, range(99)))
     [
         pytest.param(f"```python\n{TWICE}```\nDone.", TWICE, None, id="one line"),
         pytest.param(f"```python\n{TWICE}{BELOW}" + "x\n" * 99, TWICE, None, id="goes on with the file"),
-        pytest.param(
-            f"```python\n    return {LONG} + {LONG}", "", Reason.UNFINISHED, id="longer than the longest answer"
-        ),
+        pytest.param(f"```python\n    return {LONG} + {LONG}", "", Reason.UNFINISHED, id="more than the longest"),
         pytest.param("```python\n    return x\n```", "", Reason.UNCHANGED, id="unchanged"),
+        pytest.param(f"```python\n    return {LONG}\n```", f"    return {LONG}\n", None, id="a long line"),
     ],
 )
-def test_model_without_a_canvas_rewrites_by_instruction(answer, text, reason):
-    code = f"def f(x):\n    return x\n{BELOW}"
-    wanted = RewriteRequest(Snapshot("file:///a.py", code), 10, 23, "Return twice as much.")
-    result = rewritten(engine_for(chatty(answer, CAUSAL_SPEC), min_confidence=1.0), wanted)
-    assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
-
-
-def test_a_rewrite_in_a_long_file_has_room_for_its_answer():
-    above = "".join(f"x{number} = {number}\n" for number in range(200))
+@pytest.mark.parametrize("above", ["", ASSIGNMENTS], ids=["short file", "long file"])
+def test_model_without_a_canvas_rewrites_by_instruction(above, answer, text, reason):
     code = f"{above}def f(x):\n    return x\n{BELOW}"
     start = code.index("    return")
-    answer = f"    return {LONG}\n"
-    wanted = RewriteRequest(Snapshot("file:///a.py", code), start, start + len("    return x\n"), "Add all numbers.")
-    engine = engine_for(chatty(f"```python\n{answer}```", CAUSAL_SPEC, context_length=8192), min_confidence=1.0)
-    assert rewritten(engine, wanted).text == answer
+    wanted = RewriteRequest(Snapshot("file:///a.py", code), start, start + 13, "Return twice as much.")
+    engine = engine_for(chatty(answer, CAUSAL_SPEC, context_length=8192), min_confidence=1.0)
+    result = rewritten(engine, wanted)
+    assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
 
 
 def test_a_fill_that_was_cut_replaces_no_longer_selection():

@@ -136,19 +136,16 @@ def warmed(scheduler, **request):
     wait_until(lambda: is_idle(scheduler))
 
 
-def test_a_prompt_that_was_decoded_in_idle_time_is_not_decoded_again(scheduler_of):
-    scheduler = scheduler_of(ScriptedDenoiser("alpha", spec=PREFIX_ONLY), SPECULATING)
+@pytest.mark.parametrize("speculate", [True, False])
+def test_a_prompt_is_decoded_in_idle_time_if_the_settings_allow_it_and_not_again(scheduler_of, speculate):
+    denoiser = ScriptedDenoiser("alpha", spec=PREFIX_ONLY)
+    scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, speculate=speculate))
     text = "b = 1\n" * 40
     warmed(scheduler, text=text)
-    for opened in (text, "b = 1\n" * 7):
+    assert (denoiser.num_prefilled > 0) is speculate
+    for opened in (text, "b = 1\n" * 7) if speculate else ():
         result = scheduler.submit(ask(text=opened)).result(TIMEOUT)
         assert result.prompt_tokens - result.cached_tokens <= 1
-
-
-def test_without_speculation_no_prompt_is_decoded_in_idle_time(scheduler_of):
-    denoiser = ScriptedDenoiser("alpha")
-    warmed(scheduler_of(denoiser, attrs.evolve(SPECULATING, speculate=False)), text="b = 1\n")
-    assert denoiser.num_prefilled == 0
 
 
 def test_a_request_ends_a_warm_up_after_one_short_pass(scheduler_of):
