@@ -43,15 +43,11 @@ def offset_by_walking(text, line, character, encoding):
     return end
 
 
-@given(TEXTS)
-def test_lines_end_as_in_the_specification(text):
-    index = LineIndex.of(text)
-    assert [index.span(line) for line in range(index.num_lines)] == lines_of(text)
-
-
 @given(TEXTS, st.integers(0, 12), st.integers(0, 60), ENCODINGS)
-def test_any_position_has_its_offset(text, line, character, encoding):
-    assert LineIndex.of(text).offset_at(line, character, encoding) == offset_by_walking(text, line, character, encoding)
+def test_lines_end_as_in_the_specification_and_any_position_has_its_offset(text, line, character, encoding):
+    index = LineIndex.of(text)
+    assert [index.span(number) for number in range(index.num_lines)] == lines_of(text)
+    assert index.offset_at(line, character, encoding) == offset_by_walking(text, line, character, encoding)
 
 
 @given(TEXTS, st.data(), ENCODINGS)

@@ -21,9 +21,8 @@ class Buffer:
         return LineIndex.of(self.text)
 
     def replace(self, start, end, new, author=Author.USER):
-        undone = self.history.change(self.lines, start, end, new, self.seconds, author)
+        self.history.change(self.lines, start, end, new, self.seconds, author)
         self.text = self.text[:start] + new + self.text[end:]
-        return undone
 
     def type_over(self, old, new):
         """Selects a text and types another one, a character at a time."""

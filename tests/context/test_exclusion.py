@@ -5,7 +5,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import pytest
 from hostile import SECRETS
 
-from dg_lsp import gitignore
 from dg_lsp.context import exclusion
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import (
@@ -145,18 +144,6 @@ def test_the_path_of_a_uri_decides_whatever_its_host(host):
 def test_the_path_of_a_file_on_windows_and_elsewhere(uri, windows, posix):
     paths = [local_path(uri, flavour) for flavour in (PureWindowsPath, PurePosixPath)]
     assert [path and path.as_posix() for path in paths] == [windows, posix]
-
-
-def test_patterns_ignore_case_where_files_do(monkeypatch):
-    rules = Exclusion(PrivacySettings(exclude_patterns=("Generated/", "*.LOCK")))
-    uris = ["file:///C:/GENERATED/x.py", "file:///C:/a/uv.lock"]
-    monkeypatch.setattr(gitignore, "IGNORES_CASE", False)
-    gitignore.compiled.cache_clear()
-    assert [rules.path_reason(path_of(uri)) for uri in uris] == [None, None]
-    monkeypatch.setattr(gitignore, "IGNORES_CASE", True)
-    gitignore.compiled.cache_clear()
-    assert [rules.path_reason(path_of(uri)) for uri in uris] == [ExclusionReason.PATTERN] * 2
-    gitignore.compiled.cache_clear()
 
 
 @pytest.mark.parametrize("pattern", ["src/secret/keys.py", "/src", "src/secret/", "src/secret/**", "src/*/*.py"])

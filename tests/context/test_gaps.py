@@ -27,11 +27,7 @@ def gaps_of(text, language="python", start=0, end=None):
         ("s = 'f(, b) ... pass'\n# f(, b) ...\n", [], "python"),
         ("# TODO: add\nx = 1  # TODO later\n# done\n", ["# TODO: add"], "python"),
         ("if x:\r\n    # TODO: add\r\n    pass\r\n", ["# TODO: add\r\n    pass"], "python"),
-        (
-            "# TODO: add\n#   both numbers\n# and more\npass\n",
-            ["# TODO: add\n#   both numbers\n# and more\npass"],
-            "python",
-        ),
+        ("# TODO: add\n#   both\n# and more\npass\n", ["# TODO: add\n#   both\n# and more\npass"], "python"),
         ("// TODO: add\r\n//   both\r\nint a;\n", ["// TODO: add\r\n//   both"], "go"),
         ("# TODO: one\n# TODO: two\n\n...\n", ["# TODO: one\n# TODO: two", "..."], "python"),
         # elements that may be left out

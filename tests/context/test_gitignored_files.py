@@ -30,6 +30,7 @@ def exclusion(tmp_path):
         ("src/inner/keep.log", False),
         ("keep.log", True),
         ("build/main.py", True),
+        ("Build/main.py", gitignore.IGNORES_CASE),
         ("only_here.py", True),
         ("src/only_here.py", False),
         ("../a.log", False),
@@ -140,9 +141,7 @@ CONFIG = "[core]\n\texcludesFile = ~/patterns # mine\n"
         pytest.param({}, False, id="no patterns"),
         pytest.param({"repository/.git/info/exclude": "secret.*\n"}, True, id="the repository's own"),
         pytest.param({"home/.config/git/ignore": "secret.py\n"}, True, id="the user's"),
-        pytest.param(
-            {"home/.gitconfig": CONFIG, "home/patterns": "secret.py\n"}, True, id="the user's in another file"
-        ),
+        pytest.param({"home/.gitconfig": CONFIG, "home/patterns": "secret.py\n"}, True, id="in a file of the user"),
         pytest.param({".git/HEAD": "", ".gitignore": "*\n"}, False, id="those of an outer repository"),
         pytest.param({"repository/.gitignore": "\ufeffsecret.py\n"}, True, id="a byte order mark"),
         pytest.param({"repository/.gitignore": "a\u2028b\nsecret.py"}, True, id="a line separator, no line end"),

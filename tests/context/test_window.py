@@ -33,33 +33,24 @@ def test_a_small_buffer_is_in_the_prompt_completely(marked, prompt):
 
 
 @pytest.mark.parametrize(
-    ("marked", "suffix_chars", "suffix"),
+    ("marked", "num_chars", "prefix", "suffix"),
     [
-        pytest.param("|x)\nbbb\nccc\n", 8, "x)\nbbb\n", id="whole lines within the budget"),
-        pytest.param("|x)\nbbb\nccc\n", 7, "x)\nbbb\n", id="a line that just fits"),
-        pytest.param("|x)\nbbb\nccc\n", 6, "x)\n", id="a line that does not fit"),
-        pytest.param("|\nbbbbbbbbbb\n", 6, "\nbbbbb", id="the first line with text is cut"),
-        pytest.param("|" + "b" * 50, 6, "bbbbbb", id="a giant line is cut"),
-        pytest.param("|x)\n\tb\n", 5, "x)\n", id="tabs count as shown"),
-        pytest.param("|x)\nb\n", 0, "", id="no budget"),
+        pytest.param("|x)\nbbb\nccc\n", 8, "", "x)\nbbb\n", id="whole lines within the budget"),
+        pytest.param("|x)\nbbb\nccc\n", 7, "", "x)\nbbb\n", id="a line that just fits"),
+        pytest.param("|x)\nbbb\nccc\n", 6, "", "x)\n", id="a line that does not fit"),
+        pytest.param("|\nbbbbbbbbbb\n", 6, "", "\nbbbbb", id="the first line with text is cut"),
+        pytest.param("|" + "b" * 50, 6, "", "bbbbbb", id="a giant line is cut"),
+        pytest.param("|x)\n\tb\n", 5, "", "x)\n", id="tabs count as shown"),
+        pytest.param("aaaa\nbbbb\ncc|", 12, "aaaa\nbbbb\ncc", "", id="all of the prefix"),
+        pytest.param("a" * 100 + "\n" + "b" * 95 + "|", 100, "b" * 95, "", id="from a line start near a cut"),
+        pytest.param("a" * 100 + "\r\n" + "b" * 95 + "|", 100, "b" * 95, "", id="after a CRLF"),
+        pytest.param("a" * 150 + "|", 100, "a" * 90, "", id="the end of a giant line"),
+        pytest.param("aaaa|x)\nb\n", 0, "", "", id="no budget"),
     ],
 )
-def test_the_suffix_has_whole_lines_within_its_budget(marked, suffix_chars, suffix):
-    assert shown(marked, suffix_chars=suffix_chars).suffix == suffix
-
-
-@pytest.mark.parametrize(
-    ("marked", "prefix_chars", "prefix"),
-    [
-        pytest.param("aaaa\nbbbb\ncc|", 12, "aaaa\nbbbb\ncc", id="all of it"),
-        pytest.param("a" * 100 + "\n" + "b" * 95 + "|", 100, "b" * 95, id="from a line start near a cut"),
-        pytest.param("a" * 100 + "\r\n" + "b" * 95 + "|", 100, "b" * 95, id="after a CRLF"),
-        pytest.param("a" * 150 + "|", 100, "a" * 90, id="a giant line"),
-        pytest.param("aaaa|", 0, "", id="no budget"),
-    ],
-)
-def test_the_prefix_begins_in_steps_within_its_budget(marked, prefix_chars, prefix):
-    assert shown(marked, prefix_chars=prefix_chars).prefix == prefix
+def test_the_prefix_begins_in_steps_and_the_suffix_has_whole_lines(marked, num_chars, prefix, suffix):
+    prompt = shown(marked, prefix_chars=num_chars, suffix_chars=num_chars)
+    assert (prompt.prefix, prompt.suffix) == (prefix, suffix)
 
 
 lines = st.lists(st.text("ab (é😋", max_size=30).map(str.rstrip), max_size=60)
