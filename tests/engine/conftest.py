@@ -2,25 +2,22 @@
 
 import pytest
 from gates import LONG, TIMEOUT, Gate
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import LocalEngine, drain
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
-
-NO_HURRY = CompletionSettings(deadline_ms=60_000, early_stop_ms=0)
-"""Results do not depend on the load of the machine."""
+from dg_lsp.settings import ModelSettings, Settings
 
 
 @pytest.fixture
 def engine_of():
-    """(engine, denoiser) of a script."""
+    """(engine, denoiser) of a script, with these settings; results do not depend on the load of the machine."""
 
-    def make(fill, settings=NO_HURRY, **script):
+    def make(fill, changes=None, **script):
         denoiser = ScriptedDenoiser(fill, **script)
-        return LocalEngine(denoiser, denoiser.tokenizer, settings), denoiser
+        return engine_for(denoiser, **{"deadline_ms": 60_000, "early_stop_ms": 0, **(changes or {})}), denoiser
 
     return make
 

@@ -14,7 +14,7 @@ from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
-from dg_lsp.settings import CompletionSettings, SamplerOptions
+from dg_lsp.settings import SamplerOptions
 
 OPEN = [DecoderName.DIFFUSION, DecoderName.AUTOREGRESSIVE, DecoderName.PROMPT_LOOKUP]
 """Those of most models; a scripted model has no text for a canvas whose first positions are frozen."""
@@ -23,13 +23,9 @@ NUMBERS = "9" + "".join(f"{number:03}" for number in range(160))
 every_decoder = pytest.mark.parametrize("decoder", OPEN)
 
 
-def no_hurry(**settings):
-    return CompletionSettings(**{"deadline_ms": 60_000, "early_stop_ms": 0, **settings})
-
-
 @every_decoder
 def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder):
-    engine, _ = engine_of("x + y", no_hurry(decoder=decoder.value))
+    engine, _ = engine_of("x + y", {"decoder": decoder.value})
     assert engine.fill(ask("a = |\n", decoder=DecoderName.DIFFUSION)).decoder is DecoderName.DIFFUSION
     result = engine.fill(ask("def add(x, y):\n    return |\n"))
     assert (result.text, result.decoder, len(result.candidates)) == ("x + y", decoder, 1)
@@ -49,7 +45,7 @@ def test_line_is_filled_and_the_result_names_the_decoder(engine_of, ask, decoder
     ],
 )
 def test_fill_ends_within_the_limits_of_the_settings(engine_of, ask, decoder, script, text, changes, fill):
-    engine, denoiser = engine_of(script, no_hurry(**changes), tokens_per_step=8)
+    engine, denoiser = engine_of(script, changes, tokens_per_step=8)
     assert engine.fill(ask(text, decoder=decoder)).text.strip() == fill
     assert denoiser.num_steps <= len(script)
 
@@ -90,7 +86,7 @@ def test_the_lines_of_a_long_answer_are_searched_for_loops_once(monkeypatch):
 @every_decoder
 def test_fill_stops_where_the_context_is_full(engine_of, ask, decoder):
     spec = replace(MASK_SPEC, max_prompt_tokens=40, canvas_lengths=(16,))
-    engine, _ = engine_of(NUMBERS, no_hurry(max_tokens=400), spec=spec, context_length=200)
+    engine, _ = engine_of(NUMBERS, {"max_tokens": 400}, spec=spec, context_length=200)
     shown = engine.fill(ask("a = |\n", decoder=decoder)).text
     assert NUMBERS.startswith(shown)
     assert 30 <= len(shown) <= 80
