@@ -4,8 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import stat
-import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -171,11 +170,8 @@ def test_threads_and_processes_lose_no_line(tmp_path, monkeypatch):
     log = AuditLog(path)
     process = multiprocessing.get_context("spawn").Process(target=write_many, args=(path, 100, limit))
     process.start()
-    threads = [threading.Thread(target=lambda: [log.write(RECORD) for _ in range(25)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        pool.map(log.write, [RECORD] * 100)
     process.join(TIMEOUT)
     assert process.exitcode == 0
     assert len(read_log(path)[0]) == 200

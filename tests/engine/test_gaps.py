@@ -56,8 +56,10 @@ def request(text=SOURCE, **options):
     return RewriteRequest(snapshot, 0, len(text), gaps=find_gaps(snapshot, 0, len(text)), **options)
 
 
-def engine_of(denoiser, **settings):
-    return engine_for(denoiser, early_stop_ms=0.0, **settings)
+def filled(denoiser, text=SOURCE, *, look=lambda _: None, settings=(), **options):
+    """The result of a request; `look` is called with every step."""
+    engine = engine_for(denoiser, early_stop_ms=0.0, **dict(settings))
+    return drain(request(text, **options).run(engine, float("inf")), look)
 
 
 def applied(result, text=SOURCE):
@@ -73,8 +75,8 @@ def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
     model = GapsModel(
         spec, ["a * 2", "print(x)", "x"], ["    x = ", "\n    # TODO: log\n    ", "\n    return g(", ", a)\n"]
     )
-    engine, frames = engine_of(model), []
-    result = drain(request().run(engine, float("inf")), lambda step: frames.append(step.frame()))
+    frames = []
+    result = filled(model, look=lambda step: frames.append(step.frame()))
     assert applied(result) == FILLED
     assert [gap.text for gap in result.gaps] == ["a * 2", "print(x)", "x"]
     assert result.steps == len(model.canvases) <= 6
@@ -86,7 +88,7 @@ def test_all_gaps_settle_together_on_one_canvas(spec, monkeypatch):
 def test_gaps_that_do_not_fit_into_one_canvas_share_several():
     spec = replace(INFILL_SPECS[0], canvas_lengths=(64,))
     model = GapsModel(spec, ["1"], ["q"])
-    drain(request("a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n").run(engine_of(model), float("inf")))
+    filled(model, "a = ...\nb = ...\nc = '" + 60 * "x" + "'\nd = ...\ne = ...\n")
     assert max(len(canvas) for canvases in model.canvases for canvas in canvases) <= 64
     assert max(sum(map(len, canvases)) for canvases in model.canvases) <= 256, "more than a runtime takes in a pass"
 
@@ -96,7 +98,7 @@ def test_the_joint_canvas_can_be_requested():
     fim = replace(MASK_SPEC.fim, cut=PromptCut.TOKEN)  # no causal pass spells what precedes the first gap
     model = GapsModel(replace(MASK_SPEC, canvas_lengths=(128,), fim=fim), fills, known)
     model._known[0] = []
-    result = drain(request(decoder=DecoderName.INFILL).run(engine_of(model), float("inf")))
+    result = filled(model, decoder=DecoderName.INFILL)
     assert applied(result) == FILLED
     assert model.tokenizer.decode(model._slots[0][0]).endswith(b"def f(a):\n    x = ")
 
@@ -113,8 +115,7 @@ def test_the_joint_canvas_can_be_requested():
 )
 def test_a_gap_without_a_good_fill_stays_as_it_was(fill, reason):
     source = "def f(a):\n    x = ...\n    y = g(...)\n    return x\n"
-    engine = engine_of(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill))
-    result = drain(request(source).run(engine, float("inf")))
+    result = filled(ScriptedDenoiser(lambda prefix, _: "a" if prefix.endswith("x = ") else fill), source)
     assert applied(result, source) == source.replace("...", "a", 1)
     assert [gap.reason for gap in result.gaps] == [None, reason]
 
@@ -124,7 +125,7 @@ BLOCK = "def f(a):\n    if a:\n        {}\n    return a\n"
 
 
 @pytest.mark.parametrize(
-    ("source", "placeholder", "fill", "filled"),
+    ("source", "placeholder", "fill", "kept"),
     [
         pytest.param("x = g({}, 1)\n", "", "[2, 3], 4)", "[2, 3]", id="an argument"),
         pytest.param("x = g({}, 1)\n", "", "lambda a={1: 2}, b=0: a, 4)", "lambda a={1: 2}, b=0: a", id="a function"),
@@ -135,10 +136,9 @@ BLOCK = "def f(a):\n    if a:\n        {}\n    return a\n"
         pytest.param(BODY, "# TODO: set\n    pass", "a = 1\n    a = 2", "a = 1\n    a = 2", id="a description"),
     ],
 )
-def test_a_fill_ends_with_its_argument_its_line_or_its_block(source, placeholder, fill, filled):
+def test_a_fill_ends_with_its_argument_its_line_or_its_block(source, placeholder, fill, kept):
     text = source.format(placeholder)
-    result = drain(request(text).run(engine_of(ScriptedDenoiser(fill)), float("inf")))
-    assert applied(result, text) == source.format(filled)
+    assert applied(filled(ScriptedDenoiser(fill), text), text) == source.format(kept)
 
 
 def test_a_body_is_filled_as_a_whole_or_not_at_all():
@@ -146,15 +146,14 @@ def test_a_body_is_filled_as_a_whole_or_not_at_all():
     text = 'def f(a):\n    """Adds."""\n    ...\n\n\nx = f(1)\n'
     for number, reason in ((8, None), (60, Reason.UNFINISHED)):
         body = "\n    ".join(statements[:number])
-        [gap] = drain(request(text).run(engine_of(ScriptedDenoiser(body)), float("inf"))).gaps
+        [gap] = filled(ScriptedDenoiser(body), text).gaps
         assert (gap.text, gap.reason) == ("" if reason else body, reason)
 
 
 def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before():
     source = "def f():\n    pass\n    print(injected, ...)\n    return ...\n"
     fills = {"    ": "x = 1", "    return ": "injected"}
-    engine = engine_of(ScriptedDenoiser(lambda prefix, _: fills.get(prefix.rpartition("\n")[2], "x")))
-    result = drain(request(source).run(engine, float("inf")))
+    result = filled(ScriptedDenoiser(lambda prefix, _: fills.get(prefix.rpartition("\n")[2], "x")), source)
     assert applied(result, source) == "def f():\n    x = 1\n    print(injected, x)\n    return injected\n"
 
 
@@ -167,12 +166,12 @@ def test_a_fill_may_read_names_of_other_fills_and_those_that_were_unbound_before
     ],
 )
 def test_without_any_good_fill_the_rewrite_is_rejected(source, fill, options, reason):
-    result = drain(request(source).run(engine_of(ScriptedDenoiser(fill), **options), float("inf")))
+    result = filled(ScriptedDenoiser(fill), source, settings=options)
     assert (result.text, result.reason) == ("", reason)
 
 
 @pytest.mark.parametrize("spec", [MASK_SPEC, INFILL_SPECS[0]], ids=["one after the other", "together"])
 def test_gaps_are_unfinished_at_the_deadline(spec):
-    model = ScriptedDenoiser("a", spec=spec)
-    result = drain(engine_of(model).rewrite(request(), deadline=time.monotonic() - 1))
+    engine = engine_for(ScriptedDenoiser("a", spec=spec))
+    result = drain(engine.rewrite(request(), deadline=time.monotonic() - 1))
     assert {gap.reason for gap in result.gaps} == {Reason.UNFINISHED}

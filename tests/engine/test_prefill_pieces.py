@@ -101,18 +101,6 @@ def test_a_fill_of_a_cut_prompt_is_computed_again_in_idle_time(scheduler_of):
 
 
 @pytest.mark.usefixtures("short_pieces")
-def test_a_cancelled_request_stops_between_two_pieces(scheduler_of):
-    denoiser = Slow(num_free=2)
-    scheduler = scheduler_of(denoiser, LONG)
-    future = scheduler.submit(ask(text=TEXT))
-    assert denoiser.is_waiting.wait(TIMEOUT)
-    assert future.cancel()
-    denoiser.allowed.release(1000)
-    wait_until(lambda: is_idle(scheduler))
-    assert (denoiser.num_prefilled < len(TEXT), denoiser.num_steps) == (True, 0)
-
-
-@pytest.mark.usefixtures("short_pieces")
 @pytest.mark.parametrize("num_slots", [1, 4])
 def test_a_more_urgent_request_is_served_between_two_pieces(scheduler_of, num_slots):
     denoiser = Slow(num_free=2, num_slots=num_slots)
