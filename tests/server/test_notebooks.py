@@ -105,33 +105,28 @@ def test_the_first_completion_is_prepared_where_cells_are_opened(editor):
 
 
 @pytest.mark.parametrize(
-    ("cell", "code"),
+    ("cell", "code", "language"),
     [
-        ("%matplotlib inline\nimport os", "\nimport os"),
-        ("!pip install \\\n  numpy\nx = 1", "\n\nx = 1"),
-        ("  %cd /tmp\r\ndf.head?\r\n?df\r\nx", "\r\n\r\n\r\nx"),
-        ("%%time\nx = 1", "\nx = 1"),
-        ("names = !ls *.py\nfor name in names:", "\nfor name in names:"),
-        ("x = %timeit -o f()\ny", "\ny"),
+        ("%matplotlib inline\nimport os", "\nimport os", "python"),
+        ("!pip install \\\n  numpy\nx = 1", "\n\nx = 1", "python"),
+        ("  %cd /tmp\r\ndf.head?\r\n?df\r\nx", "\r\n\r\n\r\nx", "python"),
+        ("%%time\nx = 1", "\nx = 1", "python"),
+        ("names = !ls *.py\nfor name in names:", "\nfor name in names:", "python"),
+        ("x = %timeit -o f()\ny", "\ny", "python"),
+        ("%%bash\necho !x", "\necho !x", "shellscript"),
+        ("%%html\necho !x", "\necho !x", "html"),
+        ("%%sql\necho !x", "\necho !x", "sql"),
+        ("%%timeit -n 3\necho !x", "\necho !x", "python"),
+        ("%%other\necho !x", "\necho !x", "plaintext"),
         # code
-        ("a = (b\n  % c != d\n  != e)\ny = x % z", None),
-        ("print('50 %', '!')  # why?", None),
+        ("a = (b\n  % c != d\n  != e)\ny = x % z", None, "python"),
+        ("print('50 %', '!')  # why?", None, "python"),
     ],
 )
-def test_blanks_stand_for_magics(cell, code):
-    shown = CellCode.of(cell, "python").text
-    assert len(shown) == len(cell)
-    assert [line.rstrip() for line in shown.split("\n")] == (cell if code is None else code).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("magic", "language"),
-    [("bash", "shellscript"), ("html", "html"), ("sql", "sql"), ("timeit -n 3", "python"), ("other", "plaintext")],
-)
-def test_a_cell_magic_has_the_language_of_its_cell(magic, language):
-    code = CellCode.of(f"%%{magic}\necho !x", "python")
-    assert code.language == language
-    assert code.text.strip() == "echo !x"
+def test_blanks_stand_for_magics_and_a_cell_magic_has_its_language(cell, code, language):
+    shown = CellCode.of(cell, "python")
+    assert (len(shown.text), shown.language) == (len(cell), language)
+    assert [line.rstrip() for line in shown.text.split("\n")] == (cell if code is None else code).splitlines()
 
 
 def test_cells_of_the_same_language_are_joined_by_blank_lines(editor):
