@@ -33,6 +33,7 @@ second = load(path, mode)
 third = load(other)
 """
 MINIFIED = "f(a,b,c);" * 110_000 + CALLS
+THREE = "a = f(x)\nb = f(x)\nc = f(x)\n"
 ATTRIBUTES = """\
     logger.warn("no connection")
     retry()
@@ -51,7 +52,7 @@ ATTRIBUTES = """\
         pytest.param("f(old, old)\na\nf(old, old)\n", [("old, old", "b, b")], {"f(b, b)"}, id="two places of a line"),
         pytest.param("😀 = get(a)\r\n😀 = get(a)\r\n", [("get(a)", "get(b)")], {"😀 = get(b)"}, id="emoji"),
         pytest.param("a = f(x)\r\nb = f(x)\r\n", [("f(x)\r", "f(x).a()\r")], {"b = f(x).a()"}, id="a CRLF line end"),
-        pytest.param("f(x)\na(x)\nf(x)\n", [(")", ", y)"), ("a(x", "a(x, z")], {"f(x, z)"}, id="the newer insertion"),
+        pytest.param(THREE, [(")", ", y)"), ("b = f(x", "b = f(x, z")], {"c = f(x, z)"}, id="the newer insertion"),
         pytest.param(RENAMED, [], set(), id="no edit"),
         pytest.param("total = 1\ncount = 2\nprint(1, 2, 3)\n", [("1", "7")], set(), id="another number"),
         pytest.param("a = width\nb = width\n", [("width", "w"), ("w", "width")], set(), id="an edit that is undone"),
