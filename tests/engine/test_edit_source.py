@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from chatty import chatty
-from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ByteTokenizer, ScriptedDenoiser, engine_for
+from scripted import MASK_SPEC, MIDDLE_ID, UNIFORM_SPEC, ScriptedDenoiser, engine_for
 
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit
@@ -23,13 +23,6 @@ EDIT = Edit(0, "", "def area(w):\n", "def area(width):\n", "    return w\n")
 ANSWER = CODE.replace("return w", "return width") + ">>>>>>> UPDATED\n"
 
 
-class Tokenizer(ByteTokenizer):
-    """The script begins after the last mark of the prompt."""
-
-    def special(self, spelling):
-        return MIDDLE_ID if spelling == "<[fim-middle]>" else None
-
-
 def request_of(code=CODE, at="return", edits=(EDIT,), **options):
     snapshot = Snapshot("file:///a.py", code)
     return NextEditRequest(snapshot, LineIndex.of(code), tuple(edits), code.index(at), **options)
@@ -37,7 +30,7 @@ def request_of(code=CODE, at="return", edits=(EDIT,), **options):
 
 def proposed(answer, request=None, spec=SPEC):
     denoiser = ScriptedDenoiser(answer, spec=spec)
-    denoiser.tokenizer = Tokenizer()
+    denoiser.tokenizer.special = {"<[fim-middle]>": MIDDLE_ID}.get  # the script begins after it
     return drain((request or request_of()).run(engine_for(denoiser), math.inf)), denoiser
 
 

@@ -125,16 +125,12 @@ def test_a_model_that_is_closed_while_it_opens_is_freed_before_another_one_is_op
     second.close()
 
 
-class BadEnd(ScriptedDenoiser):
-    def close(self):
-        super().close()
-        raise ZeroDivisionError("hunter2")
-
-
 @pytest.mark.parametrize("idle_seconds", [sys.float_info.min, 0.01, MAX_SECONDS])
 def test_any_idle_time_and_a_failure_to_close_the_model_leave_its_thread_alive(scheduler_of, capfd, idle_seconds):
     opened = []
-    scheduler = scheduler_of(BadEnd("x"), before=lambda: opened.append(1), idle_seconds=idle_seconds)
+    denoiser = ScriptedDenoiser("x")
+    denoiser.close = Mock(side_effect=ZeroDivisionError("hunter2"))
+    scheduler = scheduler_of(denoiser, before=lambda: opened.append(1), idle_seconds=idle_seconds)
     for number in range(3):
         if idle_seconds < 1:
             wait_until(lambda: scheduler.is_asleep, "the model is not closed")

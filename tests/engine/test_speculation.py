@@ -121,17 +121,13 @@ def test_idle_time_makes_approximate_prompts_exact_and_any_request_ends_that_wit
     assert denoiser.num_passes == 0
 
 
-def warmed(scheduler, **request):
-    scheduler.warm_up(ask(**request))
-    wait_until(lambda: is_idle(scheduler))
-
-
 @pytest.mark.parametrize("speculate", [True, False])
 def test_a_prompt_is_decoded_in_idle_time_if_the_settings_allow_it_and_not_again(scheduler_of, speculate):
     denoiser = ScriptedDenoiser("alpha", spec=PREFIX_ONLY)
     scheduler = scheduler_of(denoiser, attrs.evolve(SPECULATING, speculate=speculate))
     text = "b = 1\n" * 40
-    warmed(scheduler, text=text)
+    scheduler.warm_up(ask(text=text))
+    wait_until(lambda: is_idle(scheduler))
     assert (denoiser.num_prefilled > 0) is speculate
     for opened in (text, "b = 1\n" * 7) if speculate else ():
         result = scheduler.submit(ask(text=opened)).result(TIMEOUT)
