@@ -10,9 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 from gates import TIMEOUT, is_idle
-from scripted import ScriptedDenoiser
+from scripted import ScriptedDenoiser, engine_for
 
-from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import transport
 from dg_lsp.server.app import _end_tasks, create_server, serve
@@ -91,13 +90,8 @@ def test_invalid_utf8_in_an_edit_loses_no_edit(session):
     assert session.server.documents.get(URI).lines.text == "def f(x):\n    caf\ufffd\n    return x\n"
 
 
-def scripted(text="one\ntwo\n", **script):
-    denoiser = ScriptedDenoiser(text, **script)
-    return LocalEngine(denoiser, denoiser.tokenizer, Settings().completion)
-
-
-async def started(**script):
-    session = Session(scripted(**script))
+async def started(fill, **script):
+    session = Session(engine_for(ScriptedDenoiser(fill, **script)))
     session.call("initialized", {})
     await session.until(lambda: "ready" in " ".join(session.logged()))
     return session
@@ -110,7 +104,7 @@ async def started(**script):
 )
 @pytest.mark.asyncio
 async def test_a_command_is_answered_when_the_client_answers_its_edit_with_anything(answer):
-    session = await started(text="new")
+    session = await started("new")
     argument = {"uri": URI, "position": {"line": 2, "character": 0}}
     session.call("workspace/executeCommand", {"command": "dg-lsp.completeBlock", "arguments": [argument]}, 1)
     edit = await session.until(lambda: session.requested("workspace/applyEdit"))
@@ -123,7 +117,7 @@ async def test_a_command_is_answered_when_the_client_answers_its_edit_with_anyth
 
 @pytest.mark.asyncio
 async def test_a_cancelled_command_changes_nothing():
-    session = await started(text="a_name_that_takes_a_while = 1", step_seconds=0.002, tokens_per_step=1)
+    session = await started("a_name_that_takes_a_while = 1", step_seconds=0.002, tokens_per_step=1)
     argument = {"uri": URI, "position": {"line": 2, "character": 0}}
     session.call("workspace/executeCommand", {"command": "dg-lsp.completeBlock", "arguments": [argument]}, 1)
     await asyncio.sleep(0)
