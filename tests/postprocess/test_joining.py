@@ -11,6 +11,7 @@ from .conftest import cases, judged
 
 PACKAGE = "package a;\n\npublic class Store {\n    private final List<String> items;\n\n"
 STORE = "export class Store {\n  private items: string[] = [];\n\n  add(item: string): void {\n"
+PUSH = "    this.items.push(item);"
 QUOTE = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
 METHODS = "".join(f"    int f{i}(int a) {{\n        return a + {i};\n    }}\n\n" for i in range(300))
 CLASS = f"class A {{\n{METHODS}    int g() {{\n        ¦\n    }}\n\n{METHODS}}}\n"
@@ -38,6 +39,7 @@ PROSE = "prose, it's (\n" * 1000 + "¦\n" + "more prose\n" * 1000
         *cases("repeated_ends", "fill", "kept"),
         *cases("python", "fill", "kept"),
         *cases("languages", "fill", "kept"),
+        pytest.param("typescript", f"{STORE}¦", f"{PUSH}\n  }}\n}}\n}}", PUSH, id="it ends more blocks than are open"),
     ],
 )
 def test_a_fill_is_kept_as_far_as_its_language_and_its_file_allow_it(language, marked, fill, kept):
@@ -92,8 +94,3 @@ def test_a_right_fill_is_kept(language, marked, fill):
 )
 def test_a_mistake_is_refused(language, marked, fill):
     assert judged(marked, fill, language).reason is Reason.SYNTAX_ERROR
-
-
-def test_a_fill_that_ends_more_blocks_than_are_open_keeps_the_lines_inside_the_block():
-    result = judged(STORE + "¦", "    this.items.push(item);\n  }\n}\n}", "typescript")
-    assert result == Candidate("    this.items.push(item);", -0.5)
