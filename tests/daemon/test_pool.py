@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack, closing
 
 import pytest
 from gates import TIMEOUT, ask
@@ -14,15 +15,8 @@ from dg_lsp.settings import ModelSettings, Settings, parse_settings, with_settin
 
 @pytest.fixture
 def make_pool():
-    made = []
-
-    def make(open_engine):
-        made.append(Pool(open_engine))
-        return made[-1]
-
-    yield make
-    for pool in made:
-        pool.close()
+    with ExitStack() as stack:
+        yield lambda open_engine: stack.enter_context(closing(Pool(open_engine)))
 
 
 @pytest.fixture

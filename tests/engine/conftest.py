@@ -1,5 +1,7 @@
 """Engines and schedulers over models without weights."""
 
+from contextlib import ExitStack, closing
+
 import pytest
 from gates import LONG, TIMEOUT, Gate
 from scripted import ScriptedDenoiser, engine_for
@@ -48,7 +50,6 @@ def frames_of():
 @pytest.fixture
 def scheduler_of():
     """A scheduler over a denoiser; `before` runs each time the model is opened."""
-    schedulers = []
 
     def make(denoiser, settings=LONG, before=lambda: None, idle_seconds=0.0, engine=LocalEngine):
         def open_engine(_settings):
@@ -56,12 +57,10 @@ def scheduler_of():
             return engine(denoiser, denoiser.tokenizer, settings)
 
         model = ModelSettings(idle_seconds=idle_seconds)
-        schedulers.append(Scheduler(open_engine, Settings(model=model, completion=settings)))
-        return schedulers[-1]
+        return stack.enter_context(closing(Scheduler(open_engine, Settings(model=model, completion=settings))))
 
-    yield make
-    for scheduler in schedulers:
-        scheduler.close()
+    with ExitStack() as stack:
+        yield make
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Two models in one process: which of them serves a request, and turns on the processor that they share."""
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
@@ -47,7 +48,6 @@ def device():
 @pytest.fixture
 def open_models(device):
     """`open_models(small=..., large=...)` -> the pair over these denoisers, or errors."""
-    made = []
 
     def make(settings=PAIR, **denoisers):
         opened = []
@@ -60,14 +60,13 @@ def open_models(device):
             return LocalEngine(denoiser, denoiser.tokenizer, LONG)
 
         models = ResidentModels(lambda own: Scheduler(open_engine, own, device), settings)
-        made.append(models)
+        stack.enter_context(closing(models))
         for scheduler in models.schedulers:
             wait_until(scheduler.ready.done)
         return models, opened
 
-    yield make
-    for models in made:
-        models.close()
+    with ExitStack() as stack:
+        yield make
 
 
 def test_a_second_model_is_loaded_only_where_another_one_is_named(open_models):
