@@ -56,24 +56,14 @@ def waits(monkeypatch):
     return waits
 
 
-def save(editor):
-    editor.server.next_edits.end_pause()
-
-
-def offer(editor):
-    """A completion that is the next edit."""
-    editor.shows(EDIT[2], at=EDIT[0])
-
-
 @pytest.mark.parametrize(
     ("before", "after", "is_requested", "wait"),
     [
-        (None, None, False, [pytest.approx(0.2)]),
-        (None, None, True, []),
-        (None, save, False, [0.0]),
-        (offer, None, False, [0.0]),
+        pytest.param(None, None, False, [pytest.approx(0.2)], id="typed"),
+        pytest.param(None, None, True, [], id="on request"),
+        pytest.param(None, lambda editor: editor.server.next_edits.end_pause(), False, [0.0], id="saved"),
+        pytest.param(lambda editor: editor.shows(EDIT[2], at=EDIT[0]), None, False, [0.0], id="an accepted completion"),
     ],
-    ids=["typed", "on request", "saved", "an accepted completion"],
 )
 def test_a_repeated_edit_is_proposed_after_a_pause(editor, waits, before, after, is_requested, wait):
     for step in filter(None, (before, lambda editor: editor.edit(EDIT), after)):
