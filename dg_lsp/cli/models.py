@@ -155,7 +155,7 @@ def pull_model(
     configure({})
     preset = registry.preset_named(name)
     is_bundled = name in (model.name for model in registry.BUNDLED)
-    if revision is not None and (is_bundled or (preset is not None and preset.wheels)):
+    if revision is not None and (is_bundled or (preset is not None and not preset.repository)):
         raise UsageError(f"{name} has no other versions: leave --revision out")
     if is_bundled:
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)

