@@ -429,7 +429,8 @@ def _strict(kind: Any, value: Any) -> Any:
     if kind == tuple[str, ...] and isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
         return tuple(value)
     if type(value) is not kind:
-        raise ValueError(f"must be {_KINDS[kind]}, not {value!r:.80}")
+        # `remote.extra` as a table may hold a key: the message does not have it
+        raise ValueError(f"must be {_KINDS[kind]}, not {'a table' if isinstance(value, Mapping) else repr(value)[:80]}")
     return value
 
 

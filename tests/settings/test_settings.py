@@ -29,6 +29,7 @@ from dg_lsp.settings import parse_settings
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting a\\n\\x1b", id="control characters"),
         pytest.param({"completion": {"deadline_ms": 10**400}}, "deadline_ms must be <= ", id="hundreds of digits"),
         pytest.param({"model": {"prompt_attention": "exact"}}, "unknown setting", id="internal field"),
+        pytest.param({"remote": {"extra": {"key": "sk-a"}}}, "extra must be a text, not a table$", id="a table"),
         pytest.param({"model": 3}, "^model must be a table$", id="number for a group"),
         pytest.param({"model": {"device": "tpu"}}, "^model.device must be auto, cpu, gpu", id="no device"),
         pytest.param({"remote": {"url": "host:80"}}, r"^remote.url must be an address such as http:", id="no address"),
