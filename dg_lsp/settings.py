@@ -48,7 +48,7 @@ class CompletionSettings:
     max_tokens: int = field(default=64, validator=validators.ge(1))
     """Maximum length; longer than one canvas is continued canvas by canvas."""
     min_confidence: float = field(default=0.08, validator=[validators.ge(0), validators.le(1)])
-    """Hide automatic suggestions and rewrites whose estimated probability of being right is lower; 0 hides none."""
+    """Hide automatic suggestions and rewrites that are less probable, but for a probable beginning; 0 hides none."""
     decoder: str = field(default="auto", validator=validators.in_(DECODERS))
     """`diffusion`, `autoregressive`, `speculative`, `prompt-lookup` or `infill`; `auto` selects by measured costs."""
     speculate: bool = True

@@ -51,6 +51,7 @@ class Attempt:
     language: str = ""  # LSP language id; empty in runs of older versions, like the task
     task: str = ""  # see `EditTask`
     text: str = ""  # empty if nothing was shown
+    beginning: str = ""  # of an improbable text: what an editor shows in its place
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
     steps: int | None = None
@@ -284,18 +285,21 @@ def _ranges(fills: Sequence[tuple[float, bool]]) -> Iterator[Summary]:
 def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
     """The rows of `calibrate`; None if no fill has a confidence."""
     shares = ("mean_confidence", "right", "shown", "right_of_shown", "kept")
+    listed = list(attempts)
     rows = [
         (
             *(row["language"], row["task"], f"{row['from']:g}", number(row["num"])),
             *(percent(row[name]) for name in shares),
         )
-        for row in calibrate(attempts)
+        for row in calibrate(listed)
     ]
+    begun = [attempt for attempt in listed if attempt.beginning]
     above_columns = ("shown from here on", "right of these", "hits kept")
     columns = ("language", "task", "confidence from", "fills", "mean confidence", "right", *above_columns)
     note = (
         "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
-        "columns show its cost."
+        f"columns show its cost. An editor shows the beginning of {count(len(begun), 'improbable line')}; "
+        f"{percent(_mean([attempt.reference.startswith(attempt.beginning) for attempt in begun]))} of these are right."
     )
     return Table("Confidence against right first lines", columns, rows, note) if rows else None
 

@@ -93,7 +93,8 @@ def _key(request: FillRequest) -> tuple[object, ...]:
 def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, ...]:
     """The rests of the candidates that begin with what was typed; none where the text around differs."""
     text = snapshot.text
-    candidates = (*entry.result.candidates, *entry.result.hidden)
+    results = (*entry.result.candidates, *entry.result.hidden)
+    candidates = [candidate for candidate in results if not candidate.is_beginning]
     # lengths first: most entries fail here, and comparing texts takes longer
     num_typed = offset - entry.offset
     if num_typed < 0 or num_typed >= max(len(candidate.text) for candidate in candidates):
@@ -107,7 +108,7 @@ def _rests(entry: _Entry, snapshot: Snapshot, offset: int) -> tuple[Candidate, .
     elif not closer or text[offset + 1 : offset + 1 + CONTEXT_CHARS] != entry.after:
         return ()
     matching = (candidate for candidate in candidates if candidate.text.startswith(typed))
-    rests = (replace(candidate, text=candidate.text[num_typed:]) for candidate in matching)
+    rests = (candidate.rest(num_typed) for candidate in matching)
     if closer:
         lines = (rest for rest in rests if "\n" not in rest.text and "\r" not in rest.text)
         rests = (replace(line, text=line.text[:-1]) for line in lines if line.text.endswith(closer))

@@ -1,5 +1,6 @@
 """A decoder at work for one request: the slot of the KV cache, the model as this request sees it, and the result."""
 
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -381,7 +382,8 @@ class DecodeTask:
         if isinstance(verdict, Rejection):
             return verdict
         ending = self.stop.ending(draft, self.costs.num_passes) or Ending.CONTEXT
-        return replace(verdict, confidence=self.confidence(draft), is_cut=ending.is_cut)
+        prefixes = self._prefixes(draft, verdict.text)
+        return replace(verdict, confidence=self.confidence(draft), is_cut=ending.is_cut, prefixes=prefixes)
 
     def is_faulty(self, draft: Draft) -> bool:
         """The user would not see the draft, because it does not fit where it stands: another draft may fit."""
@@ -390,14 +392,29 @@ class DecodeTask:
 
     def confidence(self, draft: Draft) -> float:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
+        return self._beginnings(draft)[-1][1]
+
+    def _beginnings(self, draft: Draft) -> list[tuple[str, float]]:
+        """The first line with text after each token, its end token included, and the probability that it is right."""
         text = b""
-        length = len(draft.confidence)
-        for number in range(1, len(draft.ids) + 1):
-            text += self.stop.decode(draft.ids[number - 1 : number])
-            if b"\n" in text[len(self.layout.removed) :].lstrip():
-                length = number
+        beginnings = [("", 1.0)]
+        probabilities = np.cumprod(np.clip(draft.confidence, 1e-9, 1.0), dtype=np.float64).tolist()
+        for number, probability in enumerate(probabilities):
+            text += self.stop.decode(draft.ids[number : number + 1])
+            beginnings.append((text[len(self.layout.removed) :].decode("utf-8", "ignore"), probability))
+            if "\n" in beginnings[-1][0].lstrip():
                 break
-        return float(np.prod(np.clip(draft.confidence[:length], 1e-9, 1.0), dtype=np.float64))
+        return beginnings
+
+    def _prefixes(self, draft: Draft, shown: str) -> tuple[tuple[int, float], ...]:
+        """See `Candidate.prefixes`; `shown` is the draft with other blanks, and may be shorter."""
+        ends = [match.end() for match in re.finditer(r"\S", shown)]
+        prefixes: dict[int, float] = {}
+        for text, probability in self._beginnings(draft):
+            num_visible = len("".join(text.split()))
+            if 0 < num_visible <= len(ends):
+                prefixes.setdefault(ends[num_visible - 1], probability)
+        return tuple(prefixes.items())
 
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and the costs of the request so far."""

@@ -91,11 +91,17 @@ class FillResult:
         return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
 
     def confident(self, least: float | None) -> "FillResult":
-        """Hides the candidates below this confidence, and those with a fault even if it is 0; None hides nothing."""
+        """Hides the candidates below this confidence, and those with a fault even if it is 0; None hides nothing.
+
+        If nothing is left, the probable beginning of the best improbable line is shown.
+        """
         if least is None:
             return self
         hidden = tuple(candidate for candidate in self.candidates if candidate.fault or candidate.confidence < least)
         shown = tuple(candidate for candidate in self.candidates if candidate not in hidden)
+        if not shown:
+            begun = (candidate.beginning(least) for candidate in hidden if candidate.fault is None)
+            shown = tuple(filter(None, begun))[:1]
         refused = tuple(Rejection(candidate.fault or Reason.LOW_CONFIDENCE, candidate.text) for candidate in hidden)
         return replace(self, candidates=shown, hidden=(*self.hidden, *hidden), rejections=(*refused, *self.rejections))
 

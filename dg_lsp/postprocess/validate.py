@@ -11,7 +11,7 @@ import re
 import symtable
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -70,6 +70,10 @@ class Reason(StrEnum):
 MISFITS = (Reason.SYNTAX_ERROR, Reason.INDENTATION, Reason.REPEATS_PREFIX, Reason.REPEATS_SUFFIX)
 """Of a fill that does not fit into the code around it, although the model has something to say there."""
 MIN_REPEATED = 8  # letters and digits of a line whose repetition is a fault: `0, 0,` and `self.up()` may repeat
+MIN_BEGINNING = 0.4
+"""Probability of a beginning that is shown in place of an improbable line: half of them are right (docs/models.md)."""
+MIN_LETTERS = 3  # letters and digits of such a beginning
+NO_ENDS = (*OPENERS, '"', "'", "`")  # an editor closes those that the user types, and not those that are accepted
 _EMPTY_STRINGS = ('""""""', "''''''", '""', "''")
 _LICENCE = re.compile(
     r"copyright (?:\(c\)|\d)|\(c\) \d{4}|© ?\d|spdx-license|all rights reserved|licensed under|licensed to the"
@@ -90,11 +94,39 @@ class Candidate:
     confidence: float = 1.0  # the model's probability that the first line is right; 1 where it is unknown
     fault: Reason | None = None  # why it is not worth showing unasked
     is_cut: bool = False  # the model might go on: a limit, the context or the deadline ended the text
+    is_beginning: bool = False  # of an improbable line
+    prefixes: tuple[tuple[int, float], ...] = ()
+    """Beginnings of the first line by token: number of characters, and the probability that they are right."""
 
     @property
     def worth(self) -> float:
         """Between mean and sum of the log probabilities, of which one prefers long texts and the other short ones."""
         return self.score * -math.log(max(self.confidence, 1e-9))
+
+    def rest(self, num_typed: int) -> "Candidate":
+        """What is left after the user has typed its first characters, with its probability given these."""
+        known = min((probability for length, probability in self.prefixes if length <= num_typed), default=1.0)
+        prefixes = ((length - num_typed, probability / known) for length, probability in self.prefixes)
+        return replace(
+            self,
+            text=self.text[num_typed:],
+            confidence=min(1.0, self.confidence / known),
+            prefixes=tuple(prefix for prefix in prefixes if prefix[0] > 0),
+        )
+
+    def beginning(self, least: float) -> "Candidate | None":
+        """The longest beginning of at least this probability; None where it has too few letters, or is on a line below.
+
+        It cuts no word, and does not end with an opening bracket or quote.
+        """
+        for length, probability in reversed(self.prefixes):
+            text = self.text[:length]
+            is_whole = text[-1] not in NO_ENDS and not re.fullmatch(r"\w\w", self.text[length - 1 : length + 1])
+            if is_whole and probability >= max(least, MIN_BEGINNING):
+                is_long = len(re.findall(r"\w", text)) >= MIN_LETTERS and not LINE_END.search(text)
+                begun = replace(self, text=text, confidence=probability, is_cut=True, is_beginning=True, prefixes=())
+                return begun if is_long else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

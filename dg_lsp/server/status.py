@@ -122,7 +122,8 @@ def explain(result: FillResult, settings: CompletionSettings, engine: Engine) ->
     spent = result.timings.total
     if result.candidates:
         best = result.candidates[0]
-        sentence = f"The completion is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
+        what = "probable beginning of an improbable completion" if best.is_beginning else "completion"
+        sentence = f"The {what} is shown: {_percent(best.confidence)} probable, after {spent:.0f} ms."
         return Explanation(Visibility.SHOWN, sentence, best.text, spent)
     if result.is_unfinished:
         late = f"nothing was stable after {settings.deadline_ms:.0f} ms (completion.deadline_ms)"

@@ -100,6 +100,8 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
         ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
     assert calibration_table(unknown) is None
+    begun = [attempt(wrong, confidence=0.01, beginning=text) for text in ("x", "z")]
+    assert "beginning of 2 improbable lines; 50.0\N{NO-BREAK SPACE}% of these are" in calibration_table(begun).note
 
 
 def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):

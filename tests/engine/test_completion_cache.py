@@ -99,6 +99,16 @@ def test_a_good_candidate_is_found_behind_one_that_automatic_requests_hide(hidde
     assert texts(cache.find(at("x = f"))) == ["oo"]
 
 
+def test_what_the_user_types_of_an_improbable_fill_makes_its_rest_more_probable():
+    cache = CompletionCache()
+    fill = Candidate("foo(bar)", -0.1, confidence=0.04, prefixes=((3, 0.8), (4, 0.72), (7, 0.06), (8, 0.048)))
+    cache.keep(at("x = "), replace(result("foo"), candidates=(fill,)).confident(0.08))
+    assert texts(cache.find(at("x = "), min_confidence=0.08)) == ["foo"]
+    assert texts(cache.find(at("x = foo("), min_confidence=0.08)) == []
+    [rest] = cache.find(at("x = foo(bar"), min_confidence=0.08).candidates
+    assert (rest.text, rest.confidence) == (")", pytest.approx(0.04 / 0.06))
+
+
 def test_a_requested_completion_is_not_answered_by_an_automatic_one(cache):
     """It is checked more strictly: Python code with it must parse."""
     requested = at("x = f", "\ny = 1\n", priority=Priority.INVOKED)

@@ -38,6 +38,16 @@ def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, as
     assert candidate.confidence == pytest.approx(0.99**num_tokens)
 
 
+def test_an_improbable_line_is_shown_up_to_its_last_probable_word(engine_of, ask):
+    engine, _ = engine_of("alpha + beta", CompletionSettings(deadline_ms=60_000, min_confidence=0.94))
+    result = engine.fill(ask("a = |\n"))
+    [begun] = result.candidates
+    assert (begun.text, begun.is_beginning) == ("alpha", True)
+    assert begun.confidence == pytest.approx(0.99**5)
+    assert [candidate.text for candidate in result.hidden] == ["alpha + beta"]
+    assert engine.fill(ask("a = |\n", priority=Priority.INVOKED)).text == "alpha + beta"
+
+
 def test_timings_add_up_and_leave_out_the_time_of_the_caller(engine_of, ask):
     engine, denoiser = engine_of("abcdefgh", step_seconds=0.01, tokens_per_step=4)
     began = time.perf_counter()

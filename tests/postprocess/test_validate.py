@@ -1,6 +1,7 @@
 import ast
 import re
 from functools import partial
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -304,3 +305,23 @@ def test_a_name_that_something_may_bind_is_known(text):
 @pytest.mark.parametrize("text", UNBOUND.values(), ids=UNBOUND)
 def test_a_name_that_nothing_binds_in_sight_is_unknown(text):
     assert unbound_names(text) == {"nothing"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "beginning"),
+    [
+        pytest.param({"total": 0.9, " +": 0.8, " tax": 0.1}, "total +", id="up to the first improbable word"),
+        pytest.param({"tot": 0.9, "al": 0.1}, None, id="a part of a word"),
+        pytest.param({"print": 0.9, "(": 0.8, "name": 0.1}, "print", id="not with an opening bracket at its end"),
+        pytest.param({"name": 0.9, " =": 0.8, " '": 0.7, "x": 0.1}, "name =", id="nor with an opening quote"),
+        pytest.param({"run": 0.9, "(name": 0.8, ".x": 0.1}, "run(name", id="a bracket with an argument"),
+        pytest.param({"x": 0.9, " =": 0.8, " y": 0.1}, None, id="too short"),
+        pytest.param({"\n": 0.9, "total": 0.8, " +": 0.1}, None, id="on the line below"),
+        pytest.param({"total": 0.4, "!": 0.3}, None, id="improbable from the first word on"),
+    ],
+)
+def test_beginning_of_an_improbable_line(tokens, beginning):
+    text = "".join(tokens)
+    prefixes = tuple(zip(accumulate(map(len, tokens)), tokens.values(), strict=True))
+    begun = Candidate(text, -1.0, confidence=0.05, prefixes=prefixes).beginning(0.08)
+    assert (begun and begun.text) == beginning
