@@ -317,7 +317,7 @@ def test_a_name_that_nothing_binds_in_sight_is_unknown(text):
         pytest.param({"run": 0.9, "(name": 0.8, ".x": 0.1}, "run(name", id="a bracket with an argument"),
         pytest.param({"x": 0.9, " =": 0.8, " y": 0.1}, None, id="too short"),
         pytest.param({"\n": 0.9, "total": 0.8, " +": 0.1}, None, id="on the line below"),
-        pytest.param({"total": 0.4, "!": 0.3}, None, id="improbable from the first word on"),
+        pytest.param({"total": 0.3, "!": 0.2}, None, id="improbable from the first word on"),
     ],
 )
 def test_beginning_of_an_improbable_line(tokens, beginning):
