@@ -14,15 +14,12 @@ from typer.testing import CliRunner
 
 import dg_training.__main__ as command_line
 from dg_lsp.errors import InputFileError
-from dg_training import adapt as adaptation
-from dg_training import commands, gpu_day, train
+from dg_training import commands, gpu_day
 from dg_training.pretrained import read_pretrained
-from dg_training.rows import RowConfig
 from dg_training.store import read_texts
 
 MIB = 2**20
 ROOT = Path(__file__).parents[1]
-ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
 
 
 def test_a_packed_run_is_unpacked_once_all_slices_have_come(toy, tmp_path):
@@ -77,7 +74,7 @@ def invoke(*arguments):
     return done.output
 
 
-def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeypatch):
+def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path):
     write(tmp_path / "source.gguf", "llama", toy.texts[:50])
     first = tmp_path / "first.gguf"
     once = ("--steps", 0, "--tokens", 640, "--format", "F32")
@@ -130,13 +127,10 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path, monkeyp
     assert "tokens per step" in done.stdout
 
     # a new machine goes on from the file that came home
-    monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
-    monkeypatch.setattr(adaptation, "CPU_ROWS", ROWS)
     new = tmp_path / "new"
-    options = {"--root": new, "--pack": tmp_path / "packed", "--start": home, "--out": homes[3], "--format": "F32"}
-    times = {"--minutes": 0.5, "--part": 0.02, "--every": 0.01}
-    invoke("gpu-day", "run", "--continue", *chain(*options.items(), *times.items()))
-    lines = [json.loads(line) for line in (homes[3] / "log.jsonl").read_text().splitlines()]
+    options = {"--root": new, "--pack": tmp_path / "packed", "--start": home, "--part": 0.02}
+    with command(homes[3], "--continue", **options) as process:
+        lines = [json.loads(line) for line in process.stdout]
     begun = next(line for line in lines if line.get("do") == "train")
     assert (begun["from"], begun["step"]) == (str(home), step)
     assert read_pretrained(new / "gpu.gguf").progress.step > step
