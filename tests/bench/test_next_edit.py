@@ -32,7 +32,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_edits_are_typed_key_by_key_into_a_history_that_merges_them():
+def test_edits_are_typed_key_by_key_into_a_history_that_merges_them(monkeypatch):
     """The first two edits are in the same line for a user, because no line end is between them."""
     edits = (Change(0, 6, "aa = 1\n"), Change(6, 6, "new\nline\n"), Change(12, 18, "cc = 3\n"), Change(18, 24, ""))
     first, second, third = cases_of(FileChange("a.py", "python", "a = 1\nb = 2\nc = 3\nd = 4\n", edits))
@@ -47,7 +47,9 @@ def test_edits_are_typed_key_by_key_into_a_history_that_merges_them():
     assert third.remaining[0].applied(third.lines.text) == "aa = 1\nnew\nline\nb = 2\ncc = 3\n"
     block = second.lines.text.index("new")
     for text, is_right in (("new\nline\n", True), ("new\n", False)):
-        assert first.is_right(Proposal(block, block, text, 1.0)) == is_right
+        monkeypatch.setattr(next_edit, "next_edits", lambda *_, text=text: [Proposal(block, block, text, 1.0)])
+        outcome = measure(first, "python")
+        assert [outcome.is_in_place, outcome.is_right, outcome.kept_text == 1.0] == [is_right] * 3
 
 
 def test_an_edit_that_is_too_large_leaves_a_case_without_a_history():
@@ -117,13 +119,7 @@ def test_a_repository_names_no_program_that_is_run(repository, tmp_path_factory,
     assert not program.with_name("program.ran").exists()
 
 
-def test_an_excluded_file_is_left_out(repository):
-    excluded = []
-    assert not list(cut_history(repository, 10, is_excluded=lambda snapshot: not excluded.append(snapshot.uri)))
-    assert excluded == [(repository / "code.py").as_uri()]
-
-
-def test_a_folder_of_a_repository_has_its_own_files_also_with_names_that_git_quotes(repository):
+def test_a_folder_of_a_repository_has_its_own_files_but_excluded_ones_also_with_names_that_git_quotes(repository):
     folder = repository / "größe"
     folder.mkdir()
     for text in (BEFORE, AFTER):
@@ -131,18 +127,9 @@ def test_a_folder_of_a_repository_has_its_own_files_also_with_names_that_git_quo
             (folder / name).write_bytes(text.encode() if name == "maß.py" else f"# ß\n{text}".encode("latin-1"))
         git(repository, "add", ".")
         git(repository, "commit", "--quiet", "--message", "change")
-    asked = []
-    assert len(list(cut_history(folder, 10, is_excluded=lambda snapshot: asked.append(snapshot.uri)))) == 1
-    assert asked == [(folder / "maß.py").as_uri()]
-
-
-def test_a_right_insertion_is_in_place_and_its_text_is_kept(monkeypatch):
-    edits = (Change(0, 6, "aa = 1\n"), Change(12, 12, "new = 5\n"))
-    [case] = cases_of(FileChange("a.py", "python", "a = 1\nb = 2\nc = 3\n", edits))
-    at = case.lines.text.index("c")
-    monkeypatch.setattr(next_edit, "next_edits", lambda *_: [Proposal(at, at, "new = 5\n", 1.0)])
-    outcome = measure(case, "python")
-    assert (outcome.is_right, outcome.is_in_place, outcome.kept_text) == (True, True, 1.0)
+    uri = (folder / "maß.py").as_uri()
+    assert len(list(cut_history(folder, 10))) == 1
+    assert not list(cut_history(folder, 10, is_excluded=lambda snapshot: snapshot.uri == uri))
 
 
 def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():

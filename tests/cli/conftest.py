@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import hub_server
 import pytest
+from huggingface_hub import constants
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import bench, loading, run
 from dg_lsp.engine.engine import LocalEngine
-from dg_lsp.models import gpus
+from dg_lsp.models import gpus, registry
 from dg_lsp.settings import Settings
 
 
@@ -102,6 +104,24 @@ def data(tmp_path):
     """A file with test cases in the working directory."""
     shutil.copy(Path(__file__).parents[1] / "bench/problems.jsonl", tmp_path)
     return "problems.jsonl"
+
+
+@pytest.fixture
+def position(tmp_path):
+    """The end of a line that the bundled models complete."""
+    (tmp_path / "a.py").write_text("def area(width, height):\n    return width * \n")
+    return "a.py:2"
+
+
+@pytest.fixture
+def hub(request, monkeypatch):
+    """A hub with the `FILES` of the test's module, whose `TINY` is the only preset."""
+    module = request.module
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
+    monkeypatch.setattr(registry, "PRESETS", (module.TINY,))
+    with hub_server.serving(module.TINY.repository, dict(module.FILES)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        yield server
 
 
 @pytest.fixture

@@ -94,8 +94,7 @@ def test_an_unknown_or_invalid_model_is_exit_code_3(dg_lsp, folder, name, messag
 
 
 @pytest.mark.parametrize("command", [("fill", "a.py:1"), ("doctor",)], ids=lambda command: command[0])
-def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, tmp_path, user_settings, command):
-    (tmp_path / "a.py").write_text("x = \n")
+def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, position, user_settings, command):
     user_settings("[model]\ncontext_length = 1000000000\n")
     outcome = dg_lsp(*command)
     assert outcome.code == 3

@@ -29,6 +29,7 @@ def project(tmp_path):
         "shop_pb2.py": PYTHON.replace("price", "generated"),
         "secrets.toml": "[shop]\n" + "".join(f"word_{n} = 'hidden hidden hidden'\n" for n in range(30)),
         "min.js": "var a=1;" * 200,
+        "signs/signs.py": "(){}[]()\n" * 60,
     }
     for name, text in files.items():
         path = root / name
@@ -41,7 +42,7 @@ def project(tmp_path):
 def test_cases_come_from_the_users_own_files_once_without_ignored_and_secret_ones(dg_lsp, project):
     outcome = dg_lsp("bench", "cut", project, "-o", "cases.jsonl", "--number", "40")
     assert outcome.code == 0, outcome
-    assert "40 test cases of 2 files" in outcome.out
+    assert "40 test cases of 3 files" in outcome.out
     cut = [json.loads(line) for line in Path("cases.jsonl").read_text().splitlines()]
     assert {row["path"] for row in cut} < {"price.go", "price.py", "copy/price.py"}
     assert {row["language"] for row in cut} == {"go", "python"}
@@ -68,12 +69,6 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
         assert case.kind != "block" or case.reference.count("{") == case.reference.count("}")
 
 
-def test_a_folder_without_a_place_to_cut_is_refused(dg_lsp, tmp_path):
-    (tmp_path / "signs.py").write_text("(){}[]()\n" * 60)
-    assert "no place to cut" in dg_lsp("bench", "cut", tmp_path, "-o", "cases.jsonl").error(2)
-    assert not Path("cases.jsonl").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -81,6 +76,7 @@ def test_a_folder_without_a_place_to_cut_is_refused(dg_lsp, tmp_path):
         pytest.param(["shop", "--language", "gopher"], "unknown language gopher: name one of", id="unknown language"),
         pytest.param(["shop", "--language", "rust"], "no source file in rust", id="no such file"),
         pytest.param(["shop/build"], "no source file", id="everything is ignored"),
+        pytest.param(["shop/signs"], "no place to cut", id="nothing to complete"),
     ],
 )
 def test_wrong_use_is_one_line_and_writes_nothing(dg_lsp, project, arguments, message):

@@ -1,3 +1,4 @@
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -10,23 +11,14 @@ from dg_lsp.errors import BackendError
 from dg_lsp.server import app
 from dg_lsp.settings import Settings
 
-
-def test_later_sources_override_earlier_ones(tmp_path, user_settings):
-    user_settings(
-        "[model]\nname = 'a.gguf'\nthreads = 3\ngpu_layers = 4\n[completion]\nmax_tokens = 7\nspeculate = false\n"
-    )
-    (tmp_path / "dg-lsp.toml").write_text("[completion]\nmax_tokens = 8\n")
-    settings = configure(ModelOptions(model="b.gguf", threads=0).tree)
-    assert (settings.model.name, settings.model.threads, settings.model.gpu_layers) == ("b.gguf", 0, 4)
-    assert (settings.completion.max_tokens, settings.completion.speculate) == (8, False)
-
-
 BAD = """[completion]
 deadlin_ms = 3
 max_tokens = 0
 debounce_ms = -1
 lines = "single"
+speculate = false
 [model]
+gpu_layers = 4
 threads = "8"
 num_slots = 2
 [fill]
@@ -40,11 +32,14 @@ PROBLEMS = (
 )
 
 
-def test_every_bad_key_of_a_file_is_reported_and_all_others_count(tmp_path, user_settings, capsys):
+def test_every_bad_key_is_reported_and_of_the_others_later_sources_override_earlier_ones(
+    tmp_path, user_settings, capsys
+):
     paths = (user_settings(BAD), tmp_path / "dg-lsp.toml")
     paths[1].write_text(BAD.replace("single", "auto"))
-    settings = configure({})
-    assert (settings.completion.lines, settings.model.num_slots, settings.model.threads) == ("auto", 2, 0)
+    settings = configure(ModelOptions(model="b.gguf", gpu_layers=0).tree)
+    assert (settings.completion.lines, settings.completion.speculate) == ("auto", False)
+    assert (settings.model.name, settings.model.gpu_layers, settings.model.num_slots) == ("b.gguf", 0, 2)
     assert capsys.readouterr().err.splitlines() == [
         f"dg-lsp: warning: {path}: {problem} (this key is ignored)" for path in paths for problem in PROBLEMS
     ]
@@ -79,12 +74,11 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_settings, tmp_path, monkeypatch):
+def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_settings, position, monkeypatch):
     monkeypatch.setattr(setup, "measure", Mock(side_effect=BackendError("the machine is not measured in this test")))
     monkeypatch.setattr(app, "serve_client", lambda *_: 0)
     monkeypatch.setattr(Endpoint, "start", lambda *_: None)
     user_settings(BAD)
-    (tmp_path / "a.py").write_text("x = \n")
     outcome = dg_lsp(*command.split(), *COMMANDS[command].split())
     for problem in PROBLEMS:
         assert (outcome.out + outcome.err).count(f"dg-lsp.toml: {problem} (this key is ignored)\n") == 1, outcome
@@ -92,11 +86,10 @@ def test_every_command_reports_each_bad_key_once(command, dg_lsp, script, user_s
 
 @pytest.mark.parametrize("text", ["[privacy]\nexclude_pattern = ['*.sql']", "[privcy]", "exclude = 3", "model = "])
 @pytest.mark.parametrize("is_own", [True, False])
-def test_no_remote_server_is_used_while_files_may_be_excluded_in_vain(dg_lsp, user_settings, tmp_path, text, is_own):
+def test_no_remote_server_is_used_while_files_may_be_excluded_in_vain(dg_lsp, user_settings, position, text, is_own):
     user_settings(text if is_own else "")
-    (tmp_path / "dg-lsp.toml").write_text("" if is_own else text)
-    (tmp_path / "a.py").write_text("x = \n")
-    outcome = dg_lsp("fill", "a.py:1", "--remote", "http://127.0.0.1:9")
+    Path("dg-lsp.toml").write_text("" if is_own else text)
+    outcome = dg_lsp("fill", position, "--remote", "http://127.0.0.1:9")
     assert outcome.code == 2
     assert "remote.url is not used" in outcome.err
 

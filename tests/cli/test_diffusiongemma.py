@@ -10,16 +10,12 @@ from changed_runtime import needs_runtime
 
 from dg_lsp.backends.llamacpp import library
 
-BUFFER = "def total(items):\n    result = 0\n    for item in items:\n        result += \n    return result\n"
 QUICK = ("--json", "--deadline", "30000", "--threads", "1")
 
 
-@pytest.fixture
-def position(tmp_path, user_settings):
-    path = tmp_path / "a.py"
-    path.write_text(BUFFER)
+@pytest.fixture(autouse=True)
+def settings(user_settings):
     user_settings("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
-    return f"{path}:4"
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """`dg-lsp generate` and `dg-lsp chat`: text, thoughts, canvases, costs, Ctrl-C, and refusals."""
 
 import io
+import itertools
 import os
 import re
 import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from chatty import SPECIALS, chatty
@@ -139,38 +141,37 @@ def test_a_conversation_on_a_terminal_goes_on_after_a_long_message_and_ends_with
     assert "the conversation has" in dg_lsp("chat", "-m", "x" * 300).error(2)
 
 
-def test_a_conversation_goes_on_after_a_failure_of_the_server(dg_lsp, script, terminal):
-    script.model = chatty("Yes.")
-    begin, failures = script.model._begin_pass, [RemoteError("127.0.0.1 is busy (status 429)")]
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
 
-    def fail_once():
-        if failures:
-            raise failures.pop()
+
+BUSY = Mock(side_effect=RemoteError("127.0.0.1 is busy (status 429)"))
+
+
+@pytest.mark.parametrize(
+    ("event", "at_step", "answer", "reported"),
+    [
+        pytest.param(press_ctrl_c, 4, "Yes,\n", "ended by interrupted", id="Ctrl-C"),
+        pytest.param(BUSY, 1, "", "127.0.0.1 is busy", id="failure of the server"),
+    ],
+)
+def test_a_conversation_goes_on_after_an_answer_that_was_cut(
+    dg_lsp, script, terminal, event, at_step, answer, reported
+):
+    script.model = chatty("Yes, and more than that.", tokens_per_step=1)
+    begin, numbers = script.model._begin_pass, itertools.count(1)
+
+    def begin_pass():
+        if next(numbers) == at_step:
+            event()
         begin()
 
-    script.model._begin_pass = fail_once
+    script.model._begin_pass = begin_pass
     terminal("hi\nagain\n")
     outcome = dg_lsp("chat")
-    assert (outcome.code, outcome.out, "is busy" in outcome.err) == (0, "Yes.\n", True)
-
-
-def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(dg_lsp, script, terminal):
-    denoiser = chatty("Yes, and more than that.", tokens_per_step=1)
-    begin, steps = denoiser._begin_pass, []
-
-    def interrupted():
-        steps.append(0)
-        if len(steps) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-        begin()
-
-    denoiser._begin_pass = interrupted
-    script.model = denoiser
-    terminal("hi\nagain\n")
-    outcome = dg_lsp("chat")
-    assert outcome.out == "Yes,\nYes, and more than that.\n"
-    assert outcome.code == 0
-    assert re.findall("ended by (.*)", outcome.err) == ["interrupted", "end"]
+    assert (outcome.code, outcome.out) == (0, f"{answer}Yes, and more than that.\n")
+    assert reported in outcome.err
+    assert outcome.err.count("ended by end") == 1
 
 
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):

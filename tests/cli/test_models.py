@@ -7,7 +7,6 @@ import io
 import hub_server
 import presets
 import pytest
-from huggingface_hub import constants
 
 from dg_lsp import system
 from dg_lsp.backends import llamacpp
@@ -18,6 +17,7 @@ from dg_lsp.engine.request import FillResult
 from dg_lsp.models import registry
 from dg_lsp.models.registry import BUNDLED, PRESETS, find_family
 from dg_lsp.runtime import RuntimeSearch
+from dg_lsp.system import is_present
 
 
 def test_list_is_a_table_of_all_models(dg_lsp):
@@ -78,18 +78,10 @@ TINY = presets.make(
 )
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """The hub of the only preset; the user's data folder is empty."""
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1_000_000)
-    files = {"Tiny.Q8_0.gguf": WEIGHTS, "Tiny.Q2_K.gguf": b"GGUF" + b"2" * 100}
-    monkeypatch.setattr(registry, "PRESETS", (TINY,))
-    with hub_server.serving(TINY.repository, files) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
+FILES = {"Tiny.Q8_0.gguf": WEIGHTS, "Tiny.Q2_K.gguf": b"GGUF" + b"2" * 100}
 
 
-def test_a_model_is_listed_and_shown_before_and_after_its_pull_and_completes(dg_lsp, hub, tmp_path):
+def test_a_model_is_listed_and_shown_before_and_after_its_pull_and_completes(dg_lsp, hub, position):
     def listed():
         return next(model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny")
 
@@ -112,9 +104,7 @@ def test_a_model_is_listed_and_shown_before_and_after_its_pull_and_completes(dg_
     assert (again.code, again.out, again.err, hub.requests) == (0, outcome.out, "", [])
     assert listed()["path"] == str(path)
     assert "  dg.version = 1\n" in dg_lsp("models", "show", "tiny").out.split("from the file:\n")[1]
-    sample = tmp_path / "a.py"
-    sample.write_text("def area(width, height):\n    return width * \n")
-    filled = dg_lsp("fill", f"{sample}:2", "--model", "tiny", "--json")
+    filled = dg_lsp("fill", position, "--model", "tiny", "--json")
     assert (filled.code, filled.json["model"]) == (0, "tiny")
 
 
@@ -150,22 +140,18 @@ def test_a_model_that_fails_its_test_stays_and_is_tested_again(dg_lsp, hub, monk
     assert (again.code, hub.requests) == (3, [])
 
 
-def test_the_files_of_a_folder_on_another_disk_are_removed_too(dg_lsp, tmp_path, hub):
-    (tmp_path / "disk").mkdir()
-    TINY.folder.parent.mkdir(parents=True)
-    TINY.folder.symlink_to(tmp_path / "disk")
-    dg_lsp("models", "pull", "tiny")
-    assert dg_lsp("models", "rm", "tiny").out == f"removed {TINY.folder} (6 MB)\n"
-    assert not (tmp_path / "disk").exists()
-    assert not TINY.folder.is_symlink()
-
-
-def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypatch):
+@pytest.mark.parametrize("disk", ["", "disk"], ids=["own folder", "link to another disk"])
+def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypatch, tmp_path, disk):
     monkeypatch.setattr(registry, "PRESETS", (dataclasses.replace(TINY, sha256=""),))
+    if disk:
+        (tmp_path / disk).mkdir()
+        TINY.folder.parent.mkdir(parents=True)
+        TINY.folder.symlink_to(tmp_path / disk)
     dg_lsp("models", "pull", "tiny")
     outcome = dg_lsp("models", "rm", "tiny")
     assert (outcome.code, outcome.out) == (0, f"removed {TINY.folder} (6 MB)\n")
-    assert not TINY.folder.exists()
+    assert not is_present(TINY.folder)
+    assert not (disk and (tmp_path / disk).exists())
     shown = dg_lsp("models", "show", "tiny").facts
     assert shown["pinned commit"] == hub_server.COMMIT
     assert "tiny is not on this machine" in dg_lsp("models", "rm", "tiny").error(2)
@@ -173,21 +159,19 @@ def test_a_removed_model_is_gone_and_its_checksum_is_kept(dg_lsp, hub, monkeypat
     assert "dg-maxi cannot be pulled or removed (did you mean dg-mini?)" in dg_lsp("models", "rm", "dg-maxi").error(2)
 
 
-def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkeypatch, tmp_path, user_settings):
+def test_auto_selects_a_pulled_model_whose_test_was_finished(dg_lsp, hub, monkeypatch, position, user_settings):
     monkeypatch.setattr(llamacpp, "devices", lambda: (Device("RTX", "gpu", 8 << 30, 8 << 30),))
     monkeypatch.delenv("DG_LSP_AUTO_MODEL")
     dg_lsp("models", "pull", "tiny")
-    sample = tmp_path / "a.py"
-    sample.write_text("def area(width, height):\n    return width * \n")
-    filled = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json")
+    fill = ("fill", position, "--model", "auto", "--json")
+    filled = dg_lsp(*fill)
     assert (filled.code, filled.json["model"]) == (0, "tiny")
     assert "dg-lsp: auto selects tiny: the best model here, about 5" in filled.err
     assert " on RTX, by estimate\n" in filled.err
-    on_cpu = dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json", "--gpu-layers", "0")
-    assert " on CPU, by estimate\n" in on_cpu.err
+    assert " on CPU, by estimate\n" in dg_lsp(*fill, "--gpu-layers", "0").err
     user_settings('[model]\ndevice = "cpu"\n')
-    assert " on CPU, by estimate\n" in dg_lsp("fill", f"{sample}:2", "--model", "auto", "--json").err
-    (tmp_path / "data/models/tiny" / registry.TESTED).unlink()
+    assert " on CPU, by estimate\n" in dg_lsp(*fill).err
+    (TINY.folder / registry.TESTED).unlink()
     assert dg_lsp("models", "show", "auto").facts["name"] == "dg-base"
 
 

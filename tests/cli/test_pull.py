@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-import hub_server
 import presets
 import pytest
 import tiny_checkpoint
 from filelock import FileLock
-from huggingface_hub import constants
 
 from dg_lsp.cli import models
 from dg_lsp.errors import ModelError, ModelUnsupportedError
@@ -27,6 +25,7 @@ TINY = presets.make(
     download_size=600_000,
     needs_conversion=True,
 )
+FILES = {}
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="the Python that runs the script is a shell script")
 FIM = ("<[fim-prefix]>", "<|end|>", "<[fim-suffix]>", "<[fim-middle]>", "<|start|>")
 
@@ -70,14 +69,6 @@ def data(tmp_path, converter):
     return tmp_path / "data"
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
-    with hub_server.serving(TINY.repository, {}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
-
-
 def publish(hub, monkeypatch, preset, class_name, **facts):
     hub.files.update(tiny_checkpoint.published(class_name, **facts))
     monkeypatch.setattr(registry, "PRESETS", (preset,))
@@ -98,7 +89,7 @@ SEED = {"model_type": "llama", "architecture": "llama", "tokenizer_class": "Qwen
     ],
 )
 def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
-    dg_lsp, hub, data, monkeypatch, tmp_path, name, class_name, facts, shown
+    dg_lsp, hub, data, monkeypatch, position, name, class_name, facts, shown
 ):
     preset = dataclasses.replace(TINY, name=name)
     publish(hub, monkeypatch, preset, class_name, **facts)
@@ -111,14 +102,12 @@ def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
     assert {path.name for path in ready.parent.iterdir()} == {ready.name, registry.TESTED, ".cache"}
     assert not [path for path in hub.requests if path.endswith(".py")]
     assert shown in dg_lsp("models", "show", name).facts.items()
-    sample = tmp_path / "a.py"
-    sample.write_text("def area(width, height):\n    return width * \n")
-    assert dg_lsp("fill", f"{sample}:2", "--model", name, "--json").json["model"] == name
+    assert dg_lsp("fill", position, "--model", name, "--json").json["model"] == name
     assert dg_lsp("models", "pull", name).err == ""
 
 
 @on_posix
-def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch, tmp_path):
+def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch, position):
     publish(hub, monkeypatch, TINY, "DreamModel", **DREAM)
     folder = data / "models" / TINY.name
 
@@ -131,8 +120,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         assert stages() == (3, ["download", "convert"])
     [listed] = [model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny-dream"]
     assert (listed["path"], listed["is_begun"]) == (None, True)
-    (tmp_path / "a.py").write_text("x = \n")
-    problem = dg_lsp("fill", "a.py:1", "--model", TINY.name).error(3)
+    problem = dg_lsp("fill", position, "--model", TINY.name).error(3)
     assert problem == "tiny-dream is fetched, but not converted: run dg-lsp models pull tiny-dream"
     hub.requests.clear()
     with monkeypatch.context() as broken:
@@ -145,8 +133,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
 
 
 @pytest.mark.parametrize("command", ["pull", "rm"])
-def test_a_pull_of_another_process_is_left_alone(dg_lsp, hub, monkeypatch, command):
-    monkeypatch.setattr(registry, "PRESETS", (TINY,))
+def test_a_pull_of_another_process_is_left_alone(dg_lsp, hub, command):
     part = TINY.folder / ".cache/part"
     part.parent.mkdir(parents=True)
     part.touch()

@@ -18,15 +18,14 @@ MASKS = "which denoises masks"
 
 
 @pytest.fixture
-def fill(dg_lsp, script, tmp_path):
+def fill(dg_lsp, script, position):
     """`fill(MASK_SPEC, "canvas_length=8", "--json")` fills with a scripted model of this spec."""
-    (tmp_path / "a.py").write_text("a = \n")
     script.fill = "first + second"
 
     def call(spec, *options):
         script.spec = spec
         words = [word for option in options for word in (("--sampler", option) if "=" in option else (option,))]
-        return dg_lsp("fill", "a.py:1", *words)
+        return dg_lsp("fill", position, *words)
 
     return call
 
@@ -73,9 +72,8 @@ def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, re
         ("32", "--sampler takes NAME=VALUE, for example canvas_length=32, not 32"),
     ],
 )
-def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, tmp_path, option, message):
-    (tmp_path / "a.py").write_text("a = \n")
-    for command in (("fill", "a.py:1"), ("chat", "-m", "hi")):
+def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, position, option, message):
+    for command in (("fill", position), ("chat", "-m", "hi")):
         assert message in dg_lsp(*command, "--sampler", option).error(2)
     assert script.denoiser is None
 
@@ -85,21 +83,20 @@ SAMPLER = (
 )
 
 
-def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, tmp_path):
+def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, position):
     user_settings(SAMPLER)
-    (tmp_path / "a.py").write_text("def add(a, b):\n    return \n")
-    tree = dg_lsp("fill", "a.py:2", "--decoder", "diffusion", "--json").json
+    tree = dg_lsp("fill", position, "--decoder", "diffusion", "--json").json
     assert (tree["model"], tree["canvas_length"]) == (MINI, 16)
-    tree = dg_lsp("fill", "a.py:2", "--sampler", "canvas_length=32", "--json").json
+    tree = dg_lsp("fill", position, "--sampler", "canvas_length=32", "--json").json
     assert tree["canvas_length"] == 32
     user_settings("[model.sampler.dg-mini]\nentropy_bound = 0.5\n")
-    message = dg_lsp("fill", "a.py:2").error(2)
+    message = dg_lsp("fill", position).error(2)
     assert f"model.sampler.dg-mini: entropy_bound does not apply to dg-mini, {MASKS}" in message
     user_settings("[model.sampler.dg-mini]\nprompt_attention = 'per_request'\n")
     problem = "does not apply to dg-mini, whose prompt does not see"
-    assert f"prompt_attention {problem}" in dg_lsp("fill", "a.py:2").error(2)
+    assert f"prompt_attention {problem}" in dg_lsp("fill", position).error(2)
     user_settings("")
-    message = dg_lsp("fill", "a.py:2", "--prompt-attention", "per_request").error(2)
+    message = dg_lsp("fill", position, "--prompt-attention", "per_request").error(2)
     assert message.startswith(f"--prompt-attention {problem}")
 
 
@@ -142,13 +139,12 @@ def test_no_folder_and_no_editor_sets_samplers(tmp_path):
     assert ["model.sampler is not used" in error for error in errors] == [True]
 
 
-def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, user_settings, tmp_path):
-    (tmp_path / "a.py").write_text("a = \n")
+def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, user_settings, position):
     user_settings("[model.sampler.llada]\nprompt_attention = 'exact'\n")
     for options, wanted in ((), "exact"), (("--prompt-attention", "per_request"), "per_request"):
-        dg_lsp("fill", "a.py:1", *options)
+        dg_lsp("fill", position, *options)
         assert script.settings.model.sampler_of("llada").prompt_attention == wanted
-    message = dg_lsp("fill", "a.py:1", "--remote", "http://127.0.0.1:1", "--prompt-attention", "exact").error(2)
+    message = dg_lsp("fill", position, "--remote", "http://127.0.0.1:1", "--prompt-attention", "exact").error(2)
     assert "leave --prompt-attention out" in message
 
 

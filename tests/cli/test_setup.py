@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 
-import hub_server
 import presets
 import pytest
 
@@ -20,6 +19,7 @@ from dg_lsp.models.registry import BUNDLED, Preset
 
 WEIGHTS = BUNDLED[0].path.read_bytes()
 TINY = presets.make(len(WEIGHTS), quality=0.9, quality_source="estimate: for tests")
+FILES = {"Tiny.gguf": WEIGHTS}
 CARD = Gpu("nvidia", "RTX 4090", 24 << 30)
 CPU = {"name": "EPYC", "kind": "cpu", "memory_free": 1 << 34, "memory_total": 1 << 34}
 USED = {"name": "RTX 4090", "kind": "gpu", "memory_free": 23 << 30, "memory_total": 24 << 30}
@@ -47,14 +47,6 @@ def card(monkeypatch, machine):
 
     monkeypatch.setattr(models, "make_runtime", build)
     return built
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setattr(registry, "PRESETS", (TINY,))
-    with hub_server.serving(TINY.repository, {"Tiny.gguf": WEIGHTS}) as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        yield server
 
 
 @pytest.mark.parametrize("cpu_speed", [CPU_SPEED, None], ids=["measured by llama.cpp", "measured by us"])
