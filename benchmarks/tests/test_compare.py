@@ -46,6 +46,7 @@ def test_all_contenders_answer_the_same_cases(compare, make_fake, tmp_path):
     names = ["diffusion", "autoregressive", lookup, "llama-server"]
     assert list(tree["contenders"]) == names
     assert {row["all"]["num"] for row in tree["contenders"].values()} == {2}
+    assert all({*kinds} > {"all"} for kinds in tree["contenders"].values())
     assert {row["contender"] for row in tree["comparisons"]} == {*names} - {"autoregressive"}
     assert (tree["baseline"], tree["length_knowledge"]) == ("autoregressive", "none")
     assert tree["options"]["decoders"] == [lookup]

@@ -87,14 +87,6 @@ def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, 
     assert 0 < tree["right_rate"] == round(1 - tree["miss_rate"], 4)
 
 
-@pytest.mark.parametrize("command", ["infill", "replay"])
-def test_a_decoder_for_a_server_is_refused(dg_lsp, data, oracle, command):
-    assert "chooses its decoder itself" in dg_lsp(
-        "bench", command, data, "--decoder", "diffusion", "--remote", oracle.url
-    ).error(2)
-    assert oracle.requests == []
-
-
 def test_a_failing_server_ends_the_run_and_keeps_the_attempts(dg_lsp, data):
     good = events(json.dumps({"choices": [{"text": "width", "finish_reason": "stop"}]}), "[DONE]")
     server = LyingServer(good, good, reply("", "401 Unauthorized"))

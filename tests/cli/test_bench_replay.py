@@ -56,6 +56,7 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model):
         (["--region", "0-1"], "choose lines from 1 to 7"),
         (["--region", "4-5"], "nothing to type in lines 4 to 5"),
         (["--limit", "0"], "--limit"),
+        (["--remote", "http://127.0.0.1:9", "--decoder", "diffusion"], "chooses its decoder itself"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, options, message):

@@ -31,14 +31,7 @@ def record_of(endpoint):
     return DaemonRecord(7, 0.0, "token", "proof", str(endpoint.socket_path))
 
 
-def test_status_and_stop_without_a_daemon(dg_lsp):
-    assert dg_lsp("daemon", "status").code == 1
-    assert dg_lsp("daemon", "status", "--json").json == {"running": False}
-    outcome = dg_lsp("daemon", "stop")
-    assert (outcome.code, outcome.err) == (1, "no daemon runs\n")
-
-
-def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
+def test_status_start_and_stop_with_and_without_a_daemon(dg_lsp, running):
     facts = dg_lsp("daemon", "status", "--json").json
     assert (facts["running"], facts["version"], facts["pid"]) == (True, __version__, os.getpid())
     shown = dg_lsp("daemon", "status").facts
@@ -49,7 +42,10 @@ def test_status_start_and_stop_with_a_daemon(dg_lsp, running):
     assert "a daemon runs already" in dg_lsp("daemon", "start", "--foreground").error(2)
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (0, "stopped\n")
-    assert dg_lsp("daemon", "status").code == 1
+    outcome = dg_lsp("daemon", "status", "--json")
+    assert (outcome.code, outcome.json) == (1, {"running": False})
+    outcome = dg_lsp("daemon", "stop")
+    assert (outcome.code, outcome.err) == (1, "no daemon runs\n")
 
 
 def test_status_and_stop_after_a_crash(dg_lsp, endpoint):

@@ -23,11 +23,6 @@ def source(tmp_path):
     return path
 
 
-@pytest.fixture
-def tree(tmp_path):
-    return lambda: {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-
 def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source, tmp_path, user_settings):
     secret = tmp_path / ".Env"
     secret.write_text("KEY=\n")
@@ -47,9 +42,8 @@ def test_an_excluded_file_is_filled_only_with_even_secret(dg_lsp, script, source
     assert dg_lsp("fill", f"{source}:4").code == 0
 
 
-def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, source, tree):
+def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, source):
     script.fill = "self.x"
-    before = tree()
     outcome = dg_lsp("fill", f"{source}:4:16", "--json")
     assert outcome.code == 0
     assert outcome.err == ""
@@ -65,16 +59,16 @@ def test_json_is_one_object_with_the_documented_keys_in_order(dg_lsp, script, so
     assert min(answer["steps"], answer["prompt_tokens"]) > 0
     times = answer["timings_ms"]
     assert times["total"] >= times["load"] + times["prefill"] + times["denoise"]
-    assert tree() == before
+    assert source.read_text() == SOURCE
 
 
-def test_without_a_completion_the_exit_code_is_1_and_the_reason_is_printed(dg_lsp, script, source, tree):
+def test_without_a_completion_the_exit_code_is_1_and_the_reason_is_printed(dg_lsp, script, source):
     script.fill = ""
-    before, status = tree(), source.stat()
+    number = source.stat().st_ino
     outcome = dg_lsp("fill", f"{source}:4", "--json", "--write")
     assert (outcome.code, outcome.err) == (1, "")
     assert [outcome.json[key] for key in ("text", "candidates", "rejected")] == ["", [], "empty"]
-    assert (source.stat().st_ino, tree()) == (status.st_ino, before)
+    assert (source.stat().st_ino, source.read_text()) == (number, SOURCE)
     outcome = dg_lsp("fill", f"{source}:4")
     assert outcome.code == 1
     assert "no completion: the result is empty" in outcome.out

@@ -6,11 +6,8 @@ from dataclasses import replace
 import pytest
 from scripted import MASK_SPEC, UNIFORM_SPEC
 
-from dg_lsp import settings_files
 from dg_lsp.models.registry import MINI
-from dg_lsp.server.app import parse_options
 from dg_lsp.settings import SamplerOptions, parse_settings, settings_tree
-from dg_lsp.settings_files import with_workspace_file
 
 CAUSAL_SPEC = replace(MASK_SPEC, name="causal", sampling=None, canvas_lengths=())
 CAUSAL = "which has no canvas"
@@ -78,13 +75,8 @@ def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, posit
     assert script.denoiser is None
 
 
-SAMPLER = (
-    '[model.sampler.dg-mini]\ncanvas_length = 16\nconfidence_threshold = 1\n[model.sampler."my model"]\nt_max = 1\n'
-)
-
-
 def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, position):
-    user_settings(SAMPLER)
+    user_settings('[model.sampler.dg-mini]\ncanvas_length = 16\n[model.sampler."my model"]\nt_max = 1\n')
     tree = dg_lsp("fill", position, "--decoder", "diffusion", "--json").json
     assert (tree["model"], tree["canvas_length"]) == (MINI, 16)
     tree = dg_lsp("fill", position, "--sampler", "canvas_length=32", "--json").json
@@ -107,36 +99,6 @@ def test_samplers_reach_a_daemon_and_back():
     assert settings.model.sampler_of("b") == SamplerOptions()
     assert parse_settings(json.loads(json.dumps(settings_tree(settings)))) == settings
     assert hash(settings.model_key)
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("canvas_length = 16", "needs a table for each model"),
-        ("[model.sampler.a]\nwindow = 1", "unknown setting model.sampler.a.window: use canvas_length"),
-        ("[model.sampler.a]\nthinking = 1", "model.sampler.a.thinking must be true or false"),
-        ("[model.sampler.a]\nprompt_attention = 'causal'", "prompt_attention must be one of auto, exact, per_request"),
-        ("[model.sampler.a]\nt_max = 99.0", "model.sampler.a.t_max must be <= 10"),
-    ],
-)
-def test_a_bad_entry_is_named(user_settings, table, message):
-    prefix = "" if table.startswith("[") else "[model.sampler]\n"
-    path = user_settings(prefix + table)
-    settings, [problem] = settings_files.user_settings(())
-    assert settings.model.sampler == ()
-    assert problem.startswith(str(path))
-    assert message in problem
-
-
-def test_no_folder_and_no_editor_sets_samplers(tmp_path):
-    path = tmp_path / "dg-lsp.toml"
-    path.write_text(SAMPLER)
-    settings, messages = with_workspace_file(parse_settings({}), tmp_path, (), editor_trusts=True)
-    assert settings == parse_settings({})
-    assert ["model.sampler" in message for message in messages] == [True]
-    merged, errors = parse_options({"model": {"sampler": {"a": {"t_max": 1}}}}, parse_settings({}))
-    assert merged == parse_settings({})
-    assert ["model.sampler is not used" in error for error in errors] == [True]
 
 
 def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, user_settings, position):

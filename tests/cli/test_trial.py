@@ -115,30 +115,26 @@ def test_a_test_that_does_not_end_is_stopped(dg_lsp, model, monkeypatch):
     assert "Model.gguf is not open after 0 s in a test process" in show(dg_lsp, model, code=3).error(3)
 
 
-@pytest.mark.parametrize("moment", ["while it is tested", "before it is opened", "after it was opened"])
-def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(dg_lsp, model, monkeypatch, tmp_path, moment):
+@pytest.mark.parametrize(
+    ("owner", "name", "is_before"),
+    [
+        pytest.param(trial.subprocess, "run", False, id="while it is tested"),
+        pytest.param(loading, "load_file", True, id="before it is opened"),
+        pytest.param(loading, "load_file", False, id="after it was opened"),
+    ],
+)
+def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(
+    dg_lsp, model, monkeypatch, tmp_path, owner, name, is_before
+):
     broken = tiny_masked.write(tmp_path / "broken", tiny_masked.make("qwen3moe", used_experts=9))
-    run, load_file = subprocess.run, loading.load_file
+    call = getattr(owner, name)
 
-    def run_and_replace(command, **options):
-        done = run(command, **options)
+    def replace_meanwhile(*arguments, **options):
+        result = None if is_before else call(*arguments, **options)
         broken.replace(model)  # llama.cpp would end this process
-        return done
+        return call(*arguments, **options) if is_before else result
 
-    def replace_and_load(*arguments, **options):
-        broken.replace(model)
-        return load_file(*arguments, **options)
-
-    def load_and_change(*arguments, **options):
-        loaded = load_file(*arguments, **options)
-        model.write_bytes(model.read_bytes())
-        return loaded
-
-    if moment == "while it is tested":
-        monkeypatch.setattr(trial.subprocess, "run", run_and_replace)
-    else:
-        load = replace_and_load if moment == "before it is opened" else load_and_change
-        monkeypatch.setattr(loading, "load_file", load)
+    monkeypatch.setattr(owner, name, replace_meanwhile)
     message = show(dg_lsp, model, code=3).error(3)
     assert "Model.gguf was replaced while it was tested or opened: try it again" in message
 

@@ -19,6 +19,7 @@ BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings
         pytest.param({"model": {"name": {}}}, "model.name is not used (", id="an empty group for a value"),
         pytest.param({"remote": {"key_source": "HOME"}}, "remote.key_source is not used", id="a secret's name"),
         pytest.param({"privacy": {"trusted_folders": ["/"]}}, "privacy.trusted_folders is not used", id="trust"),
+        pytest.param({"model": {"sampler": {"a": {"t_max": 1}}}}, "model.sampler is not used", id="a sampler"),
         pytest.param({"daemon": {"use": "start"}}, "daemon.use is not used", id="a daemon, too late"),
         pytest.param([], "must be an object", id="a list"),
     ],

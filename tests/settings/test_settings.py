@@ -8,6 +8,10 @@ from dg_lsp.errors import SettingsError
 from dg_lsp.settings import parse_settings
 
 
+def sampler(table):
+    return {"model": {"sampler": {"a": table}}}
+
+
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -31,6 +35,11 @@ from dg_lsp.settings import parse_settings
         pytest.param({"model": {"prompt_attention": "exact"}}, "unknown setting", id="internal field"),
         pytest.param({"remote": {"extra": {"key": "sk-a"}}}, "extra must be a text, not a table$", id="a table"),
         pytest.param({"model": 3}, "^model must be a table$", id="number for a group"),
+        pytest.param({"model": {"sampler": {"t_max": 1}}}, "needs a table for each model", id="sampler of no model"),
+        pytest.param(sampler({"window": 1}), "sampler.a.window: use canvas_length, ", id="unknown option"),
+        pytest.param(sampler({"thinking": 1}), "model.sampler.a.thinking must be true or false", id="no flag"),
+        pytest.param(sampler({"prompt_attention": "causal"}), "must be one of auto, exact, per", id="no attention"),
+        pytest.param(sampler({"t_max": 99.0}), "model.sampler.a.t_max must be <= 10", id="too warm"),
         pytest.param({"model": {"device": "tpu"}}, "^model.device must be auto, cpu, gpu", id="no device"),
         pytest.param({"remote": {"url": "host:80"}}, r"^remote.url must be an address such as http:", id="no address"),
         pytest.param({"privacy": {"exclude_languages": "markdown"}}, "exclude_languages must be a list", id="no list"),

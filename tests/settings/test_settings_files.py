@@ -29,6 +29,8 @@ audit_log = "log"
 [model]
 name = "mine.gguf"
 threads = 1
+[model.sampler.dg-mini]
+canvas_length = 16
 [remote]
 url = "http://127.0.0.1:1"
 key_source = "AWS_SECRET_ACCESS_KEY"
@@ -37,7 +39,7 @@ use = "start"
 """
 """A folder's file with keys of all groups."""
 INCOMPLETE = PrivacySettings(is_incomplete=True)
-NEVER = "daemon.use, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
+NEVER = "daemon.use, model.sampler, privacy.audit_log, privacy.trusted_folders, remote.key_source, remote.url"
 
 
 def settings_of(**groups):
@@ -171,6 +173,7 @@ def test_the_users_file_may_set_everything(user_settings):
     assert messages == ()
     assert (settings.remote.url, settings.privacy.audit_log) == ("http://127.0.0.1:1", str(path.parent / "log"))
     assert settings.model.name == str(path.parent / "mine.gguf")
+    assert settings.model.sampler_of("dg-mini").canvas_length == 16
     assert settings.for_rewrites.remote.model == "large.gguf", "the name of a model of the server"
     assert workspace_file(path.parent) is None, "the user's file is no workspace's"
     path.chmod(0o666)
