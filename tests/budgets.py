@@ -7,14 +7,13 @@ budget only falls: a change that deletes lines lowers it.
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A part of the project: its size, counted in lines or in modules, and its limits."""
 
     name: str
@@ -22,17 +21,12 @@ class Part:
     budget: int
     goal: int
 
-    def line(self) -> str:
-        """A row of the table."""
-        excess = f"  {self.size - self.budget:,} above the budget" if self.size > self.budget else ""
-        return f"{self.name:20} {self.size:>7,} {self.budget:>7,} {self.goal:>7,}{excess}"
 
-
-def parts(root: Path) -> Iterator[Part]:
-    """All parts that have a budget in the pyproject.toml of a folder."""
-    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["dg-lsp"]["budgets"]
+def parts() -> Iterator[Part]:
+    """All parts that have a budget."""
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["dg-lsp"]["budgets"]
     for name, table in tables.items():
-        paths = [path for pattern in table["files"] for path in root.glob(pattern)]
+        paths = [path for pattern in table["files"] for path in ROOT.glob(pattern)]
         if name.startswith("modules"):
             size = sum(path.name != "__init__.py" for path in paths)
         else:
@@ -40,13 +34,15 @@ def parts(root: Path) -> Iterator[Part]:
         yield Part(name, size, table["budget"], table["goal"])
 
 
-def main(root: Path = ROOT) -> int:
+def main() -> int:
     """Prints the table; returns 1 if a part is above its budget."""
-    listed = list(parts(root))
     print(f"{'lines of Python':20} {'now':>7} {'budget':>7} {'goal':>7}")
-    for part in listed:
-        print(part.line())
-    return int(any(part.size > part.budget for part in listed))
+    is_above = False
+    for name, size, budget, goal in parts():
+        excess = f"  {size - budget:,} above the budget" if size > budget else ""
+        print(f"{name:20} {size:>7,} {budget:>7,} {goal:>7,}{excess}")
+        is_above |= size > budget
+    return int(is_above)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ def audit():
     """Prints known vulnerabilities, and fails for any; without the service, prints that nothing was audited."""
     command = ["pip_audit", "--requirement", DEV_LOCK, "--require-hashes", "--disable-pip", "--timeout", "10"]
     try:
-        done = _run(*command, "--progress-spinner", "off", "--format", "json", stdout=subprocess.PIPE, timeout=SECONDS)
+        options = ["--progress-spinner", "off", "--format", "json"]
+        done = _run(*command, *options, check=False, stdout=subprocess.PIPE, timeout=SECONDS)
         return verdict(done.stdout)
     except subprocess.TimeoutExpired:
         print(SKIPPED)
@@ -47,13 +48,13 @@ def sbom(folder):
     folder.mkdir(exist_ok=True)
     materials, licences = folder / "dg-lsp.cdx.json", folder / "licences.md"
     options = ["--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "--output-file", materials]
-    _run("cyclonedx_py", "requirements", *options, LOCK, check=True)
+    _run("cyclonedx_py", "requirements", *options, LOCK)
     tree = json.loads(materials.read_text(encoding="utf-8"))
     tree["components"] += map(_model, sorted((ROOT / "dg_lsp/models").glob("*.gguf")))
     materials.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     names = re.findall(r"^([\w.-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     options = ["--from", "mixed", "--format", "markdown", "--with-urls", "--output-file", licences]
-    _run("piplicenses", *options, "--packages", *names, check=True, stdout=subprocess.DEVNULL)
+    _run("piplicenses", *options, "--packages", *names, stdout=subprocess.DEVNULL)
     print(f"{materials}\n{licences}")
     return 0
 
@@ -69,10 +70,8 @@ def _model(path):
     return facts
 
 
-def _run(module, *arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)], check=options.pop("check", False), **options
-    )
+def _run(module, *arguments, check=True, **options):
+    return subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=check, **options)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ import pytest
 
 from dg_lsp.bench.dataset import read_cases
 
-REFERENCES = {
-    case.prefix[-20:]: case.reference for case in read_cases(Path(__file__).parents[1] / "bench/problems.jsonl")
-}
+PROBLEMS = Path(__file__).parents[1] / "bench/problems.jsonl"
+REFERENCES = {case.prefix[-20:]: case.reference for case in read_cases(PROBLEMS)}
 
 
 @pytest.fixture

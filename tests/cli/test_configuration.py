@@ -32,9 +32,7 @@ PROBLEMS = (
 )
 
 
-def test_every_bad_key_is_reported_and_of_the_others_later_sources_override_earlier_ones(
-    tmp_path, user_settings, capsys
-):
+def test_every_bad_key_is_reported_and_the_last_source_of_the_others_counts(tmp_path, user_settings, capsys):
     paths = (user_settings(BAD), tmp_path / "dg-lsp.toml")
     paths[1].write_text(BAD.replace("single", "auto"))
     settings = configure(ModelOptions(model="b.gguf", gpu_layers=0).tree)

@@ -149,20 +149,18 @@ BUSY = Mock(side_effect=RemoteError("127.0.0.1 is busy (status 429)"))
 
 
 @pytest.mark.parametrize(
-    ("event", "at_step", "answer", "reported"),
+    ("event", "step", "answer", "reported"),
     [
         pytest.param(press_ctrl_c, 4, "Yes,\n", "ended by interrupted", id="Ctrl-C"),
         pytest.param(BUSY, 1, "", "127.0.0.1 is busy", id="failure of the server"),
     ],
 )
-def test_a_conversation_goes_on_after_an_answer_that_was_cut(
-    dg_lsp, script, terminal, event, at_step, answer, reported
-):
+def test_a_conversation_goes_on_after_an_answer_that_was_cut(dg_lsp, script, terminal, event, step, answer, reported):
     script.model = chatty("Yes, and more than that.", tokens_per_step=1)
     begin, numbers = script.model._begin_pass, itertools.count(1)
 
     def begin_pass():
-        if next(numbers) == at_step:
+        if next(numbers) == step:
             event()
         begin()
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.settings import DECODERS, Settings, leaves, parse_settings
 
 ROOT = Path(__file__).parents[2]
+CONFIGURATION = runpy.run_path(ROOT / "editors/vscode/configuration.py")
 SETTINGS = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_page_of_settings_has_one_row_for_each_setting(configuration):
+def test_the_page_of_settings_has_one_row_for_each_setting():
     rows = re.findall(r"^\| `([\w.]+)` \| `(.*)` \| (.*) \|$", SETTINGS, re.MULTILINE)
     assert [(key, json.loads(default), sentence) for key, default, sentence in rows] == [
-        (key, json.loads(json.dumps(field.default)), configuration.sentences(group)[field.name])
+        (key, json.loads(json.dumps(field.default)), CONFIGURATION["sentences"](group)[field.name])
         for key, field, group in leaves()
     ]
 

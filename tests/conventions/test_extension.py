@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import struct
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from dg_lsp.settings_files import FREE_KEYS, MODEL_KEYS
 
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "editors/vscode"
+CONFIGURATION = runpy.run_path(EXTENSION / "configuration.py")
 PACKAGE = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in sorted((EXTENSION / "src").rglob("*.ts"))}
 COMMANDS = {command["command"] for command in PACKAGE["contributes"]["commands"]}
@@ -18,13 +20,13 @@ OF_THE_EDITOR = {f"editor.action.inlineSuggest.{name}" for name in ("trigger", "
 """Commands of VS Code that have no default key."""
 
 
-def test_the_manifest_has_the_settings_of_the_server(configuration):
-    assert configuration.generated(PACKAGE) == PACKAGE, "run make fix"
+def test_the_manifest_has_the_settings_of_the_server():
+    assert CONFIGURATION["generated"](PACKAGE) == PACKAGE, "run make fix"
 
 
-def test_settings_of_the_extension_are_not_sent_to_the_server(configuration):
+def test_settings_of_the_extension_are_not_sent_to_the_server():
     [own] = re.findall(r"const OWN = \[(.*)\]", SOURCES["options.ts"])
-    assert set(re.findall(r'"(\w+)"', own)) == {key.split(".")[1] for key in configuration.OWN}
+    assert set(re.findall(r'"(\w+)"', own)) == {key.split(".")[1] for key in CONFIGURATION["OWN"]}
 
 
 def test_a_folder_that_is_not_trusted_sets_no_more_in_the_editor_than_in_its_file():

@@ -18,16 +18,12 @@ def sampler(table):
         pytest.param({"modle": {}}, r"modle \(did you mean model\?\)", id="unknown group"),
         pytest.param({"threads": 1}, r"threads \(did you mean model.threads\?\)", id="key without its group"),
         pytest.param({"remote": {"key_source": "sk-a b"}}, "must be the name of an env", id="a key, not its source"),
-        pytest.param(
-            {"completion": {"deadline_ms": "fast"}}, "completion.deadline_ms must be a number", id="wrong type"
-        ),
+        pytest.param({"completion": {"deadline_ms": "fast"}}, "deadline_ms must be a number", id="wrong type"),
         pytest.param({"completion": {"speculate": 1}}, "completion.speculate must be true or", id="number for a flag"),
         pytest.param({"completion": {"deadline_ms": 0}}, r"^completion.deadline_ms must be > 0", id="out of range"),
         pytest.param({"completion": {"debounce_ms": 2**53}}, "debounce_ms", id="longer than the system can wait"),
         pytest.param({"model": {"idle_seconds": math.inf}}, "idle_seconds", id="for ever"),
-        pytest.param(
-            {"completion": {"decoder": "sideways"}}, r"^completion.decoder must be one of auto, ", id="unknown value"
-        ),
+        pytest.param({"completion": {"decoder": "sideways"}}, "decoder must be one of auto, ", id="unknown value"),
         pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must name one model", id="selected by speed"),
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting a\\n\\x1b", id="control characters"),

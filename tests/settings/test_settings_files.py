@@ -118,23 +118,23 @@ def test_a_file_may_repeat_what_is_set_already(file):
     assert with_workspace_file(Settings(), file(text).parent, ("auto",)) == (Settings(), ())
 
 
-def test_a_trusted_folder_does_not_extend_to_a_neighbour_with_its_name_or_through_a_link(file, tmp_path):
-    path = file("[model]\nthreads = 1\n")
-    user = settings_of(privacy={"trusted_folders": [str(tmp_path)[:-1], str(tmp_path / "inner")]})
-    assert with_workspace_file(user, path.parent, ())[0] == user
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner/link").symlink_to(tmp_path)
-    assert with_workspace_file(user, tmp_path / "inner/link", ())[0] == user
-
-
-@pytest.mark.parametrize("root", [".", "", "inner/.."])
-def test_a_relative_path_trusts_no_folder(file, tmp_path, monkeypatch, root):
-    """The working directory is that of the folder which the user has just opened."""
-    path = file("[model]\nthreads = 1\n")
-    (tmp_path / "inner").mkdir()
-    monkeypatch.chdir(tmp_path)
-    user = settings_of(privacy={"trusted_folders": [root]})
-    assert with_workspace_file(user, path.parent, ())[0] == user
+@pytest.mark.parametrize(
+    ("trusted", "opened"),
+    [
+        pytest.param("{}/cod", "code", id="a neighbour whose name begins as its name"),
+        pytest.param("{}/links", "links/code", id="a link to it"),
+        *(pytest.param(path, "code", id=f"relative path {path!r}") for path in (".", "", "../code")),
+    ],
+)
+def test_a_folder_is_not_trusted_by(tmp_path, monkeypatch, trusted, opened):
+    """The working directory is that of the folder which the user has just opened: a relative path could be any."""
+    for name in ("code", "links"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code/dg-lsp.toml").write_text("[model]\nthreads = 1\n")
+    (tmp_path / "links/code").symlink_to(tmp_path / "code")
+    monkeypatch.chdir(tmp_path / "code")
+    user = settings_of(privacy={"trusted_folders": [trusted.format(tmp_path)]})
+    assert with_workspace_file(user, tmp_path / opened, ())[0] == user
 
 
 @pytest.mark.parametrize("is_spelled_with_link", [True, False])

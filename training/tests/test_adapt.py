@@ -51,14 +51,6 @@ def silent(_report):
     pass
 
 
-@pytest.fixture(scope="module")
-def toy_root(toy, tmp_path_factory):
-    root = tmp_path_factory.mktemp("adapt")
-    for name in ("train.jsonl.xz", "val.jsonl.xz"):
-        (root / name).symlink_to(toy.root / name)
-    return root
-
-
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def source(request, toy, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / "source.gguf"
@@ -67,12 +59,12 @@ def source(request, toy, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(source, toy_root):
+def exported(source, toy):
     """The file before any training, and its pruned vocabulary."""
-    path = toy_root / f"{source.architecture}-0.gguf"
-    adapt(source.path, toy_root, path, adaptation.replace(OPTIONS, max_steps=0), silent)
+    path = toy.root / f"{source.architecture}-0.gguf"
+    adapt(source.path, toy.root, path, adaptation.replace(OPTIONS, max_steps=0), silent)
     pretrained = read_pretrained(source.path)
-    texts = (file.text for file in adaptation.read_texts(toy_root / "train.jsonl.xz"))
+    texts = (file.text for file in adaptation.read_texts(toy.root / "train.jsonl.xz"))
     counts = count_tokens(pretrained.vocabulary.tokenizer(), texts)
     return SimpleNamespace(path=path, pretrained=pretrained, pruned=prune(pretrained.vocabulary, counts, 640))
 
@@ -127,9 +119,9 @@ def test_a_pruned_vocabulary_gives_the_same_tokens(source, exported, toy):
             assert tokenizer.encode(text).ids == list(model.tokenizer.encode(text))
 
 
-def test_the_file_can_be_adapted_again(source, exported, toy_root, toy):
-    again = toy_root / f"{source.architecture}-again.gguf"
-    adapt(exported.path, toy_root, again, adaptation.replace(OPTIONS, max_steps=0, num_tokens=656), silent)
+def test_the_file_can_be_adapted_again(source, exported, toy):
+    again = toy.root / f"{source.architecture}-again.gguf"
+    adapt(exported.path, toy.root, again, adaptation.replace(OPTIONS, max_steps=0, num_tokens=656), silent)
     with loaded(exported.path) as first, loaded(again) as second:
         text = toy.texts[9][:150]
         ids, ids_again = ([END_OF_TEXT, *model.tokenizer.encode(text)] for model in (first, second))
@@ -176,11 +168,11 @@ def short_reports(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_reports")
-def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
+def test_training_lowers_the_losses_and_the_file_fills(source, toy):
     reports = []
-    path = toy_root / f"{source.architecture}-trained.gguf"
+    path = toy.root / f"{source.architecture}-trained.gguf"
     options = adaptation.replace(OPTIONS, max_steps=20)
-    adapt(source.path, toy_root, path, options, reports.append)
+    adapt(source.path, toy.root, path, options, reports.append)
     first, last = (next(r for r in group if "rate" in r) for group in (reports, reports[::-1]))
     assert (first["step"], last["step"]) == (5, 20)
     assert last["masked_text"] < first["masked_text"]
@@ -198,25 +190,25 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy_root):
 
 
 @pytest.mark.usefixtures("short_reports")
-def test_a_run_goes_on_from_its_checkpoint(toy, toy_root, tmp_path):
+def test_a_run_goes_on_from_its_checkpoint(toy, tmp_path):
     source = tmp_path / "source.gguf"
     write(source, "qwen3", toy.texts[:20])
     reports = []
     for is_resumed in (False, True):
         options = adaptation.replace(OPTIONS, max_steps=5, is_resumed=is_resumed)
-        adapt(source, toy_root, tmp_path / "resumed.gguf", options, reports.append)
+        adapt(source, toy.root, tmp_path / "resumed.gguf", options, reports.append)
     assert [report["step"] for report in reports if "tokens_per_second" in report] == [5, 10]
-    adapt(source, toy_root, tmp_path / "other.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
+    adapt(source, toy.root, tmp_path / "other.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
     with pytest.raises(InputFileError, match="leave out --resume"):  # no checkpoint was written
-        adapt(source, toy_root, tmp_path / "other.gguf", options, silent)
+        adapt(source, toy.root, tmp_path / "other.gguf", options, silent)
 
 
-def test_a_checkpoint_without_a_licence_is_refused(toy, toy_root, tmp_path):
+def test_a_checkpoint_without_a_licence_is_refused(toy, tmp_path):
     source, path = tmp_path / "source.gguf", tmp_path / "a.gguf"
     write(source, "qwen2", toy.texts[:20], licence="")
     with pytest.raises(InputFileError, match="states no licence: pass --licence"):
-        adapt(source, toy_root, path, OPTIONS, silent)
-    adapt(source, toy_root, path, adaptation.replace(OPTIONS, max_steps=0, licence="mit"), silent)
+        adapt(source, toy.root, path, OPTIONS, silent)
+    adapt(source, toy.root, path, adaptation.replace(OPTIONS, max_steps=0, licence="mit"), silent)
     assert "Licence: mit, that of the original" in path.with_suffix(".md").read_text()
     with loaded(path) as model:
         assert model.metadata["general.license"] == "mit"
@@ -252,7 +244,7 @@ def test_special_tokens_begin_as_those_of_the_source(toy, tmp_path):
         ({"tokenizer.ggml.token_type": gguf.int32s([1])}, "not valid"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_reason(change, message, toy_root, toy, tmp_path):
+def test_a_damaged_file_is_refused_with_its_reason(change, message, toy, tmp_path):
     path, damaged = tmp_path / "whole.gguf", tmp_path / "damaged.gguf"
     write(path, "qwen3", toy.texts[:10])
     header = gguf.read_header(path)
@@ -260,4 +252,4 @@ def test_a_damaged_file_is_refused_with_its_reason(change, message, toy_root, to
     with damaged.open("wb") as file:
         gguf.write_gguf(file, values, [gguf.copied(tensor) for tensor in header.tensors.values()])
     with pytest.raises(ModelUnsupportedError, match=message):
-        adapt(damaged, toy_root, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
+        adapt(damaged, toy.root, tmp_path / "new.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
