@@ -4,8 +4,6 @@ import base64
 import json
 import sys
 
-import pytest
-
 from dg_benchmarks import recorded_edits
 from dg_lsp.context.edit_history import Edit
 
@@ -31,8 +29,7 @@ def recording(answer):
     return "\n".join(map(json.dumps, entries))
 
 
-@pytest.fixture
-def clone(tmp_path):
+def test_the_table_has_the_scores_beside_their_baseline(tmp_path, capsys, monkeypatch):
     folder = tmp_path / recorded_edits.FOLDER
     scenarios = folder / "scenarios"
     for name, answer in (("rename", TEXT.replace("(w)", "(width)")), ("quiet", TEXT)):
@@ -44,12 +41,8 @@ def clone(tmp_path):
     (scenarios / "quiet.txtar").write_text(scenario(QUIET, ("buffer.txt", TEXT)))
     numbers = {"score": 0.5, "deltaChrF": 50, "showRate": 1, "quietRate": 0.5}
     (folder / "baseline.json").write_text(json.dumps({"zeta-2": numbers}))
-    return tmp_path
-
-
-def test_the_table_has_the_scores_beside_their_baseline(clone, capsys, monkeypatch):
     monkeypatch.setattr(recorded_edits, "MODELS", {"zeta-2": "zeta-2"})
-    monkeypatch.setattr(sys, "argv", ["recorded_edits", str(clone), "--details"])
+    monkeypatch.setattr(sys, "argv", ["recorded_edits", str(tmp_path), "--details"])
     recorded_edits.main()
     printed = capsys.readouterr().out
     assert "zeta-2 rename 0 1.00 shown" in printed

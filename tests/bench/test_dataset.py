@@ -21,14 +21,6 @@ def test_a_gzip_file_is_read_like_a_plain_one(tmp_path):
     assert read_cases(tmp_path / "problems.jsonl.gz") == read_cases(PROBLEMS)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_line_end_of_a_whole_line_moves_to_the_suffix(tmp_path, end):
-    problem = {**PROBLEM, "prompt": f"def f():{end}", "suffix": "    return a", "canonical_solution": f"    a = 1{end}"}
-    [case] = read_cases(written(tmp_path / "a.jsonl", problem))
-    assert (case.reference, case.suffix) == ("    a = 1", f"{end}    return a")
-    assert case.kind == "whole-line"
-
-
 @pytest.mark.parametrize(
     ("prompt", "want", "suffix", "kind"),
     [
@@ -36,14 +28,17 @@ def test_the_line_end_of_a_whole_line_moves_to_the_suffix(tmp_path, end):
         pytest.param("f(", "a", ")\n", "span", id="text after the cursor"),
         pytest.param("if a:", "\n    b", "\n", "span", id="line end and next line"),
         pytest.param("if a:\n    ", "b", "\n", "whole-line", id="one line"),
+        pytest.param("if a:\n", "    b\n", "c", "whole-line", id="one line with its end"),
+        pytest.param("if a:\r\n", "    b\r\n", "c", "whole-line", id="one line with the end of Windows"),
         pytest.param("if a:\n", "    b\n    c", "\n", "block", id="several lines"),
         pytest.param("if a:\n", "    b\n    c = ", "1\n", "span", id="lines and part of a line"),
     ],
 )
-def test_the_kind_is_derived_unless_the_data_names_it(tmp_path, prompt, want, suffix, kind):
+def test_the_kind_is_derived_unless_named_and_a_line_end_is_in_the_suffix(tmp_path, prompt, want, suffix, kind):
     problem = {**PROBLEM, "prompt": prompt, "canonical_solution": want, "suffix": suffix}
     [case] = read_cases(written(tmp_path / "a.jsonl", problem))
-    assert case.kind == kind
+    assert (case.kind, case.reference) == (kind, want.rstrip("\r\n"))
+    assert case.reference + case.suffix == want + suffix
     [case] = read_cases(written(tmp_path / "a.jsonl", {**problem, "kind": "other"}))
     assert case.kind == "other"
 

@@ -10,28 +10,17 @@ from changed_runtime import needs_runtime
 
 from dg_lsp.backends.llamacpp import library
 
-QUICK = ("--json", "--deadline", "30000", "--threads", "1")
-
 
 @pytest.fixture(autouse=True)
 def settings(user_settings):
     user_settings("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
 
 
-@pytest.fixture
-def model(tiny_repacked, tmp_path):
-    """A copy of its own to be damaged, with its side file."""
-    side = tiny_repacked.with_name(tiny_repacked.stem + ".selfcond.gguf")
-    return tuple(Path(shutil.copy(path, tmp_path)) for path in (tiny_repacked, side))
-
-
-@pytest.fixture(params=[pytest.param("tiny_repacked", marks=needs_runtime), "tiny_checkpoint"])
-def source(request):
-    return request.getfixturevalue(request.param)
-
-
-def test_a_fill_runs_through_and_is_judged(source, dg_lsp, position):
-    outcome = dg_lsp("fill", position, "--model", source, *QUICK, "--candidates", "2")
+@pytest.mark.parametrize("name", [pytest.param("tiny_repacked", marks=needs_runtime), "tiny_checkpoint"])
+def test_a_fill_runs_through_and_is_judged(request, dg_lsp, position, name):
+    source = request.getfixturevalue(name)
+    options = ("--json", "--deadline", "30000", "--threads", "1", "--candidates", "2")
+    outcome = dg_lsp("fill", position, "--model", source, *options)
     assert outcome.code in (0, 1), outcome.err
     answer = outcome.json
     assert answer["model"] == source.stem
@@ -46,8 +35,9 @@ def test_a_fill_runs_through_and_is_judged(source, dg_lsp, position):
 
 
 @needs_runtime
-def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, position, model):
-    path, side = model
+def test_without_its_side_file_or_with_another_it_is_refused(dg_lsp, position, tiny_repacked, tmp_path):
+    sources = (tiny_repacked, tiny_repacked.with_name(f"{tiny_repacked.stem}.selfcond.gguf"))
+    path, side = (Path(shutil.copy(source, tmp_path)) for source in sources)
     content = side.read_bytes()
     side.write_bytes(content[:-4] + b"\0\1\2\3")
     assert "tiny.selfcond.gguf is not the file that tiny.gguf" in dg_lsp("fill", position, "--model", path).error(3)

@@ -117,17 +117,6 @@ def test_visual_in_a_pipe_prints_no_row_between_the_pieces_of_a_prompt(dg_lsp, s
     assert all(row[6:] for row in rows)
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_write_keeps_line_ends_indentation_and_byte_order_mark(dg_lsp, script, tmp_path, newline):
-    script.fill = "if x:\n        return 1\n    return 2\n"
-    path = tmp_path / "a.py"
-    head, tail = (part.replace("\n", newline).encode() for part in ("\ufeffdef f(x):\n\t", "\n\n\ny = f(1)"))
-    path.write_bytes(head + tail)
-    fill = dg_lsp("fill", f"{path}:2", "--write", "--json").json["text"]
-    assert f"{newline}\treturn 2" in fill
-    assert path.read_bytes() == head + fill.encode() + tail
-
-
 def test_behind_the_header_of_a_block_its_body_is_completed(dg_lsp, script, tmp_path):
     script.fill = "return 1"
     path = tmp_path / "a.py"

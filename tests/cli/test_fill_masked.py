@@ -54,9 +54,9 @@ def test_a_gap_is_filled(dg_lsp, written, tmp_path, user_settings, architecture,
     assert answer["text"] or answer["rejected"]
 
 
-@pytest.fixture
-def dreamon(monkeypatch, tmp_path):
-    """DreamOn with the tokens of the tiny vocabulary; expansion and deletion are frequent."""
+@pytest.mark.parametrize("attention", ["auto", "per_request"])
+def test_the_canvas_of_dreamon_grows_and_shrinks(monkeypatch, tmp_path, attention):
+    """It has the tokens of the tiny vocabulary; expansion and deletion are frequent."""
     family = find_family("dream", "dreamon")
     sampling = replace(family.sampling, mask_id=MASK, expand_id=EXPAND, delete_id=DELETE, max_free=24)
     family = replace(family, sampling=sampling, end_ids=(DELETE,), gap_lengths=(4,))
@@ -64,12 +64,8 @@ def dreamon(monkeypatch, tmp_path):
     tiny = tiny_masked.make("dream", layers=1)
     tiny.tensors["output.weight"][EXPAND] *= 5
     tiny.tensors["output.weight"][DELETE] *= 3
-    return tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
-
-
-@pytest.mark.parametrize("attention", ["auto", "per_request"])
-def test_the_canvas_of_dreamon_grows_and_shrinks(dreamon, attention):
-    model = ModelSettings(name=str(dreamon), threads=1, gpu_layers=0, prompt_attention=attention)
+    path = tiny_masked.write(tmp_path / "DreamOn-tiny.gguf", tiny, name="DreamOn v0 7B")
+    model = ModelSettings(name=str(path), threads=1, gpu_layers=0, prompt_attention=attention)
     settings = Settings(model=model, completion=CompletionSettings(max_tokens=64, deadline_ms=60_000))
     changes = set()
     with closing(loading.open_engine(settings)) as engine:

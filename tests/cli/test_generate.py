@@ -65,13 +65,6 @@ def test_the_prompt_is_an_argument_or_standard_input(dg_lsp, script, monkeypatch
     assert "there is no text" in dg_lsp("generate").error(2)
 
 
-def test_the_context_ends_a_text(dg_lsp, script):
-    script.model = ScriptedDenoiser("x" * 1000, context_length=160)
-    tree = dg_lsp("generate", "a = ", "-n", "500", "--json").json
-    assert (tree["ended_by"], tree["tokens"]) == ("context", 128)
-    assert "the prompt has 97 tokens, scripted takes 96" in dg_lsp("generate", "a" * 97).error(2)
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_what_is_there(dg_lsp, script, as_json):
     def answer(prefix, _suffix):

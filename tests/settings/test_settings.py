@@ -45,11 +45,3 @@ def test_a_bad_value_is_named_in_one_line(tree, message):
     with pytest.raises(SettingsError, match=message) as caught:
         parse_settings(tree)
     assert "\n" not in str(caught.value)
-
-
-def test_rewrites_have_the_settings_of_completions_but_for_their_model():
-    settings = parse_settings({"model": {"name": "small", "threads": 2}, "rewrite": {"model": "large"}})
-    assert settings.for_rewrites == parse_settings({"model": {"name": "large"}}, settings)
-    assert parse_settings({"rewrite": {"model": ""}}, settings).for_rewrites.model.name == "small"
-    remote = parse_settings({"remote": {"url": "http://127.0.0.1:1", "model": "small"}}, settings)
-    assert (remote.for_rewrites.remote.model, remote.for_rewrites.model) == ("large", remote.model)

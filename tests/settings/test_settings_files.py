@@ -113,11 +113,6 @@ def test_a_folder_that_the_user_trusts_also_chooses_models_and_excludes_less(fil
     assert ignored(forbidden) == NEVER
 
 
-def test_a_file_may_repeat_what_is_set_already(file):
-    text = "[model]\nname = 'auto'\n[privacy]\nexclude_secrets = true\n"
-    assert with_workspace_file(Settings(), file(text).parent, ("auto",)) == (Settings(), ())
-
-
 @pytest.mark.parametrize(
     ("trusted", "opened"),
     [

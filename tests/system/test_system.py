@@ -16,22 +16,6 @@ from dg_lsp.system import GPU_VARIABLES, config_folder, data_folder, leave_out_r
 LOTS = 1 << 50
 
 
-@pytest.fixture
-def free(tmp_path, monkeypatch):
-    """`free(folders, group)`: free memory with these files of control groups, for a process in a group."""
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: Mock(available=LOTS))
-
-    def call(folders, group):
-        for folder, files in folders.items():
-            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-            for name, text in files.items():
-                (tmp_path / folder / f"memory.{name}").write_text(f"{text}\n")
-        (tmp_path / "own").write_text(f"{group}\n")
-        return system_free(tmp_path, tmp_path / "own")
-
-    return call
-
-
 CACHED = "anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7"
 
 
@@ -54,8 +38,14 @@ CACHED = "anon 1200\ninactive_file 1000\nactive_file 2000\nshmem 7"
         ),
     ],
 )
-def test_the_limits_of_control_groups_count(free, folders, group, expected):
-    assert free(folders, group) == expected
+def test_the_limits_of_control_groups_count(tmp_path, monkeypatch, folders, group, expected):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: Mock(available=LOTS))
+    for folder, files in folders.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (tmp_path / folder / f"memory.{name}").write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{group}\n")
+    assert system_free(tmp_path, tmp_path / "own") == expected
 
 
 def test_a_system_without_control_groups_is_supported(tmp_path):

@@ -43,18 +43,6 @@ def test_without_a_corpus_nothing_is_packed(tmp_path):
         gpu_day.pack(tmp_path, tmp_path / "packed")
 
 
-def test_a_model_file_that_comes_home_in_slices_is_whole_or_refused(tmp_path):
-    whole = bytes(range(256)) * 40
-    gpu_day.split_file("a.gguf", whole, tmp_path / "export-1", 4000, {"steps": 7})
-    slices = sorted((tmp_path / "export-1").glob("a.gguf.*"))
-    assert [part.stat().st_size for part in slices] == [4000, 4000, 2240]
-    facts, content = gpu_day.join_file([tmp_path / "export-1"])
-    assert (facts["steps"], content) == (7, whole)
-    slices[1].write_bytes(b"x" * 4000)
-    with pytest.raises(InputFileError, match="damaged"):
-        gpu_day.join_file([tmp_path / "export-1"])
-
-
 RUN = """
 import sys
 from dg_training import adapt, train
@@ -119,6 +107,10 @@ def test_a_run_that_is_cut_off_goes_on_and_its_file_fills(toy, tmp_path):
     invoke("gpu-day", "collect", *homes[1:3], "--out", home)
     step = read_pretrained(home).progress.step
     assert step == read_pretrained(there / "gpu.gguf").progress.step >= begun["step"]
+    assert home.read_bytes() == (there / "gpu.gguf").read_bytes()
+    next(homes[2].rglob("*.gguf.*")).write_bytes(b"x")
+    with pytest.raises(InputFileError, match="damaged"):
+        gpu_day.collect(homes[1:3], home)
     source = tmp_path / "a.py"
     source.write_text("total = 1\nprint()\n")
     fill = [sys.executable, "-m", "dg_lsp", "fill", f"{source}:2:7", "--model", str(home)]
