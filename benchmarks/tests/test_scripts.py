@@ -82,10 +82,8 @@ def test_every_faulty_function_fails_its_test():
 
 
 def gigabytes(bits, embedding_bits):
-    sizes = (
-        shape.REAL.step_bytes(canvas, 2000, bits=bits, embedding_bits=embedding_bits) for canvas in (16, 32, 64, 256)
-    )
-    return [round(size / 1e9, 1) for size in sizes]
+    options = {"bits": bits, "embedding_bits": embedding_bits}
+    return [round(shape.REAL.step_bytes(canvas, 2000, **options) / 1e9, 1) for canvas in (16, 32, 64, 256)]
 
 
 def test_the_lower_bound_follows_from_the_sizes_of_the_model():

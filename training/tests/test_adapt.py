@@ -76,9 +76,8 @@ def kept_ids(pruned):
 
 def causal_logits(model, ids):
     size = len(ids)
-    with closing(
-        LlamaContext(model, ContextBudget(512, 512, size, size, size, 1, size), flash_attention=False)
-    ) as context:
+    budget = ContextBudget(512, 512, size, size, size, 1, size)
+    with closing(LlamaContext(model, budget, flash_attention=False)) as context:
         context.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
         context.decode(causal=True)
         return context.logits(size).copy()
