@@ -117,12 +117,15 @@ def test_visual_in_a_pipe_prints_no_row_between_the_pieces_of_a_prompt(dg_lsp, s
     assert all(row[6:] for row in rows)
 
 
-def test_behind_the_header_of_a_block_its_body_is_completed(dg_lsp, script, tmp_path):
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_behind_the_header_of_a_block_its_body_is_written_in_the_style_of_the_file(dg_lsp, script, tmp_path, newline):
     script.fill = "return 1"
     path = tmp_path / "a.py"
-    path.write_bytes(b"def f(x):\r\n")
-    assert dg_lsp("fill", f"{path}:1", "--write", "--json").json["text"] == "\r\n    return 1"
-    assert path.read_bytes() == b"def f(x):\r\n    return 1\r\n"
+    before = f"\ufeffclass A:{newline}\tdef f(x):"
+    path.write_bytes(f"{before}{newline}".encode())
+    body = f"{newline}\t\treturn 1"
+    assert dg_lsp("fill", f"{path}:2", "--write", "--json").json["text"] == body
+    assert path.read_bytes() == f"{before}{body}{newline}".encode()
 
 
 def test_several_candidates_are_generated_by_request(dg_lsp, script, source):

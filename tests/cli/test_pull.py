@@ -83,7 +83,9 @@ SEED = {"model_type": "llama", "architecture": "llama", "tokenizer_class": "Qwen
     ("name", "class_name", "facts", "shown"),
     [
         pytest.param("tiny-dream", "DreamModel", DREAM, ("noise", "mask"), id="Dream"),
-        pytest.param("tiny-seed", "StableDiffcoderForCausalLM", SEED, ("fim family", "seed-coder"), id="Seed"),
+        pytest.param(
+            "tiny-stable-diffcoder", "StableDiffcoderForCausalLM", SEED, ("fim family", "seed-coder"), id="Seed"
+        ),
     ],
 )
 def test_a_checkpoint_is_downloaded_converted_quantized_and_tested(
