@@ -69,7 +69,7 @@ def cut(
     cases = useful_cases(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())
     num_cases = metrics.count(len(cases), "test case")
-    print_line(f"{num_cases} of {metrics.count(len(sources), 'file')} ({counts}): {output}")
+    print_line(f"{num_cases} of {metrics.count(len({case.path for case in cases}), 'file')} ({counts}): {output}")
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
 
