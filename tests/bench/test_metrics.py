@@ -121,16 +121,9 @@ def test_tasks_have_shares_and_costs_for_each_right_edit(attempt):
     ]
     total, lines, tests = summarize_tasks(map(TaskResult.of, attempts))
     assert (total["task"], total["num"], total["right"], total["model_ms_per_right"]) == ("all", 5, 0.4, None)
-    assert lines == {
-        "language": "go",
-        "task": "line-end",
-        "num": 4,
-        "shown": 0.75,
-        "useful": 0.6667,
-        "right": 0.25,
-        "model_ms_per_right": 200.0,
-        "steps_per_right": 8.0,
-    }
+    shares = {"num": 4, "shown": 0.75, "useful": 0.6667, "right": 0.25}
+    costs = {"model_ms_per_right": 200.0, "steps_per_right": 8.0}
+    assert lines == {"language": "go", "task": "line-end", **shares, **costs}
     assert (tests["task"], tests["right"], tests["steps_per_right"]) == ("test", 1.0, None)
 
 
