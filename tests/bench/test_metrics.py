@@ -3,15 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from dg_lsp.bench.metrics import (
-    TaskResult,
-    audit_tables,
-    calibrate,
-    calibration_table,
-    summarize,
-    summarize_tasks,
-    summary_table,
-)
+from dg_lsp.bench import metrics
 from dg_lsp.cli import run
 from dg_lsp.engine.audit import AuditRecord, line_of
 from dg_lsp.engine.ttfue import Outcome
@@ -48,7 +40,7 @@ def test_an_item_is_useful_if_its_first_line_is_right_and_exact_if_all_are(
 
 
 def test_a_summary_counts_shares_and_quantiles(attempt):
-    summary = summarize(
+    summary = metrics.summarize(
         [
             attempt((40.0, "x")),
             attempt((90.0, "x\ny"), steps=6),
@@ -68,18 +60,18 @@ def test_a_summary_counts_shares_and_quantiles(attempt):
 
 
 def test_a_summary_without_hits_attempts_or_costs_has_nulls(attempt):
-    summary = summarize([attempt(), attempt((5.0, "no"))])
+    summary = metrics.summarize([attempt(), attempt((5.0, "no"))])
     assert (summary["miss_rate"], summary["ttfue_ms"]["p50"], summary["model_ms_per_useful"]) == (1.0, None, None)
-    empty = summarize([])
+    empty = metrics.summarize([])
     assert (empty["num"], empty["exact_match"], empty["latency_ms"]["p90"]) == (0, 0.0, None)
     json.dumps(empty, allow_nan=False)
-    unknown = summarize([attempt((5.0, "x"), steps=None, tokens=None, model_ms=None)])
+    unknown = metrics.summarize([attempt((5.0, "x"), steps=None, tokens=None, model_ms=None)])
     assert (unknown["steps_mean"], unknown["tokens_per_forward"], unknown["model_ms_per_useful"]) == (None, None, None)
 
 
 def test_the_summary_table_has_one_column_per_group(attempt):
     ours, theirs = [attempt((40.0, "x"))] * 3 + [attempt()], [attempt((500.0, "x"), passes=True)] * 4
-    table = summary_table("All cases", {"ours": ours, "theirs": theirs, "none": []})
+    table = metrics.summary_table("All cases", {"ours": ours, "theirs": theirs, "none": []})
     measures = {name: values for name, *values in cells(table)}
     assert list(table.columns) == ["measure", "ours", "theirs", "none"]
     assert measures["requests"] == ["4", "4", "0"]
@@ -93,21 +85,22 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
     right, wrong = (10.0, "x\nz"), (10.0, "y")
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
-    table = calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
+    table = metrics.calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
     assert cells(table) == [
         ["all", "all", "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
         ["all", "all", "0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
         ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
-    assert calibration_table(unknown) is None
+    assert metrics.calibration_table(unknown) is None
     begun = [attempt(wrong, confidence=0.01, beginning=text) for text in ("x", "z")]
-    assert "beginning of 2 improbable lines; 50.0\N{NO-BREAK SPACE}% of these are" in calibration_table(begun).note
+    note = metrics.calibration_table(begun).note
+    assert "beginning of 2 improbable lines; 50.0\N{NO-BREAK SPACE}% of these are" in note
 
 
 def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):
     python = [attempt((10.0, "x"), confidence=0.4, language="python", task="line-end")] * 20
     go = [attempt((10.0, "y"), confidence=0.4, language="go", task="line-end")] * 19
-    rows = [(row["language"], row["task"], row["num"], row["right"]) for row in calibrate([*python, *go])]
+    rows = [(row["language"], row["task"], row["num"], row["right"]) for row in metrics.calibrate([*python, *go])]
     assert rows == [("all", "all", 39, 0.5128), ("python", "line-end", 20, 1.0)]
 
 
@@ -119,7 +112,7 @@ def test_tasks_have_shares_and_costs_for_each_right_edit(attempt):
         attempt(task="line-end", language="go"),
         attempt((10.0, "x"), task="test", language="go", model_ms=None, steps=None),
     ]
-    total, lines, tests = summarize_tasks(map(TaskResult.of, attempts))
+    total, lines, tests = metrics.summarize_tasks(map(metrics.TaskResult.of, attempts))
     assert (total["task"], total["num"], total["right"], total["model_ms_per_right"]) == ("all", 5, 0.4, None)
     shares = {"num": 4, "shown": 0.75, "useful": 0.6667, "right": 0.25}
     costs = {"model_ms_per_right": 200.0, "steps_per_right": 8.0}
@@ -160,7 +153,7 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
         replace(SHOWN, outcome="failed", endpoint="/v1/completions", reason="RemoteError"),
         replace(SHOWN, outcome="refused", endpoint="/v1/completions", reason="503"),
     ]
-    measures, reasons, _, log = audit_tables(records, num_bad=2)
+    measures, reasons, _, log = metrics.audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
     numbers = {name: of_infill for name, of_infill, _ in cells(measures)}
     want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
@@ -181,7 +174,7 @@ def test_records_and_outcomes_are_counted_by_language_and_task():
         replace(USEFUL, request="b", verdict="wrong"),
         replace(USEFUL, request="d", verdict="wrong"),
     ]
-    *_, tasks, _ = audit_tables([*records, replace(SHOWN, task="", request="e")], outcomes=outcomes)
+    *_, tasks, _ = metrics.audit_tables([*records, replace(SHOWN, task="", request="e")], outcomes=outcomes)
     assert cells(tasks) == [
         ["go", "all", "2", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
         ["go", "line-end", "1", "100.0 %", "–", "–", "–", "–"],

@@ -5,21 +5,13 @@ from types import SimpleNamespace
 import pytest
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
+from dg_lsp.bench import runner
 from dg_lsp.bench.dataset import TestCase, read_cases
-from dg_lsp.bench.runner import (
-    WARM_UP,
-    EngineContender,
-    RequestOptions,
-    RunHeader,
-    RunMachine,
-    language_notes,
-    run_cases,
-)
 from dg_lsp.engine.request import DecoderName
 
 CASE = TestCase("s0", "line-end", "a = ", "\n", "want 0")
 TESTED = dataclasses.replace(CASE, test="def check(f): pass", entry_point="f")
-HEADER = RunHeader("compare", RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
+HEADER = runner.RunHeader("compare", runner.RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
 [LINE_END, *_] = read_cases(Path(__file__).parent / "problems.jsonl")
 
 
@@ -48,12 +40,12 @@ def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on
     orders = []
     for seed in (0, 0, 1):
         log.clear()
-        run = run_cases(cases, three, HEADER, seed=seed)
+        run = runner.run_cases(cases, three, HEADER, seed=seed)
         assert [(attempt.contender, attempt.case) for attempt in run.attempts] == [
             (name, case.id) for name in "abc" for case in cases
         ]
         assert run.notes == ("note of a", "note of b", "note of c")
-        assert log[:3] == [(name, WARM_UP.id) for name in "abc"]
+        assert log[:3] == [(name, runner.WARM_UP.id) for name in "abc"]
         assert [case for _, case in log[3:]] == [case.id for case in cases for _ in three]
         orders.append([name for name, _ in log[3:]])
     first, again, other = orders
@@ -68,42 +60,39 @@ def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
 
     answers = {"right": TESTED.reference, "wrong": "other", "nothing": ""}
     cases = [TESTED, dataclasses.replace(CASE, id="s1")]
-    attempts = run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(failure=failure)).attempts
+    attempts = runner.run_cases(cases, contenders(**answers), HEADER, sandbox=SimpleNamespace(failure=failure)).attempts
     passes = {(attempt.contender, attempt.case): attempt.passes for attempt in attempts}
     assert [passes[name, "s0"] for name in answers] == [True, False, False]
     assert [passes[name, "s1"] for name in answers] == [None] * 3
-    names = [name for name, _ in log if name != WARM_UP.id]
+    names = [name for name, _ in log if name != runner.WARM_UP.id]
     assert names.index("sandbox") == 6  # a warm-up and an answer of each
 
 
 def test_a_note_names_each_language_that_the_model_does_not_know():
     spec = dataclasses.replace(MASK_SPEC, name="tiny", languages=("python",))
     problem = "tiny knows Python only; choose another model: dg-lsp setup"
-    assert language_notes(spec, ["python", "ruby", "ruby"]) == [f"Editors show nothing in ruby: {problem}."]
+    assert runner.language_notes(spec, ["python", "ruby", "ruby"]) == [f"Editors show nothing in ruby: {problem}."]
 
 
-def contender(fill, options=None, decoder=None, **script):
-    denoiser = ScriptedDenoiser(fill, **script)
-    engine = engine_for(denoiser, max_tokens=500)  # a token is a byte here
-    return EngineContender("auto", engine, decoder, options or RequestOptions())
+def contender(fill, script, decoder=None, **options):
+    engine = engine_for(ScriptedDenoiser(fill, **script), max_tokens=500)  # a token is a byte here
+    return runner.EngineContender("auto", engine, decoder, runner.RequestOptions(**options))
 
 
 def test_a_deadline_and_an_early_stop_shorten_the_fill():
     slow = {"tokens_per_step": 1, "step_seconds": 0.02}
-    assert contender("width * height", RequestOptions(deadline_ms=1), **slow).answer(LINE_END).steps <= 1
-    assert contender("width * height", **slow).answer(LINE_END).is_exact
+    assert contender("width * height", slow, deadline_ms=1).answer(LINE_END).steps <= 1
+    assert contender("width * height", slow).answer(LINE_END).is_exact
     case = TestCase("s", "block", "def f(w, h):\n    ", "\n    return a\n", "a = w")
-    texts = [
-        contender("a = w\n    b = h\n", RequestOptions(deadline_ms=6e5, early_stop_ms=ms), **slow).answer(case).text
-        for ms in (0.0, 0.001)
-    ]
-    assert texts == ["a = w\n    b = h", "a = w"]
+    for early_stop_ms, text in ((0.0, "a = w\n    b = h"), (0.001, "a = w")):
+        options = {"deadline_ms": 6e5, "early_stop_ms": early_stop_ms}
+        assert contender("a = w\n    b = h\n", slow, **options).answer(case).text == text
 
 
 def test_a_warm_contender_has_the_prompt_in_its_cache():
     nums = []
     for is_warm in (False, True):
-        engine_contender = contender("width * height", RequestOptions(is_warm=is_warm), DecoderName.DIFFUSION)
+        engine_contender = contender("width * height", {}, DecoderName.DIFFUSION, is_warm=is_warm)
         assert engine_contender.answer(LINE_END).is_exact
         nums.append(engine_contender.engine._model.denoiser.num_prefilled)
     # one byte of the prefix and the middle sentinel are decoded again
