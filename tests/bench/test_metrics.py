@@ -31,9 +31,7 @@ def cells(table):
         pytest.param("a = 1\r\nb", "a = 1\nb", True, True, id="other line ends"),
     ],
 )
-def test_an_item_is_useful_if_its_first_line_is_right_and_exact_if_all_are(
-    attempt, text, reference, is_useful, is_exact
-):
+def test_an_item_is_useful_by_its_first_line_and_exact_by_all_lines(attempt, text, reference, is_useful, is_exact):
     made = attempt((5.0, text), reference=reference)
     assert (made.ttfue_ms, made.is_exact) == (5.0 if is_useful else None, is_exact)
     assert attempt((5.0, text), reference=reference, passes=True).ttfue_ms == (5.0 if text else None)

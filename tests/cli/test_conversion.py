@@ -30,9 +30,7 @@ def pull_request_gguf(tiny_repacked, tmp_path):
         pytest.param("tiny_checkpoint", ("--type", "bf16"), "tiny-diffusiongemma-BF16", "BF16", id="with a type"),
     ],
 )
-def test_a_diffusiongemma_is_converted_with_its_side_file(
-    dg_lsp, request, capsys, tmp_path, source, options, name, kind
-):
+def test_a_diffusiongemma_is_converted_with_a_side_file(dg_lsp, request, capsys, tmp_path, source, options, name, kind):
     path = request.getfixturevalue(source)
     capsys.readouterr()  # the progress of making the source
     outcome = dg_lsp("models", "convert", path, *options)

@@ -210,9 +210,7 @@ def test_a_language_that_the_bundled_model_does_not_know_is_a_warning(dg_lsp, tm
         ("", None),
     ],
 )
-def test_what_an_editor_does_not_show_while_the_user_types_is_reported(
-    dg_lsp, script, source, user_settings, settings, reason
-):
+def test_what_an_editor_hides_while_the_user_types_is_reported(dg_lsp, script, source, user_settings, settings, reason):
     script.fill = "x.y"
     user_settings(f"[completion]\n{settings}\n")
     out = dg_lsp("fill", f"{source}:4").out

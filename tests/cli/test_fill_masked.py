@@ -80,9 +80,7 @@ def test_the_canvas_of_dreamon_grows_and_shrinks(monkeypatch, tmp_path, attentio
 
 
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
-def test_gaps_share_a_canvas_in_which_the_code_between_them_is_frozen(
-    dg_lsp, written, tmp_path, user_settings, architecture
-):
+def test_gaps_share_a_canvas_with_frozen_code_between_them(dg_lsp, written, tmp_path, user_settings, architecture):
     (tmp_path / "a.py").write_text("a=...\nb=...\n")
     user_settings("[model]\nthreads = 1\ngpu_layers = 0\n[completion]\nmax_tokens = 8\nmin_confidence = 0\n")
     outcome = dg_lsp("fill", "a.py", "--gaps", "--visual", "--json", "--model", written(architecture))

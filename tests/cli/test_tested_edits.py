@@ -22,9 +22,7 @@ def file(tmp_path):
 
 
 @every_command
-def test_the_first_candidate_that_passes_is_written_and_what_was_tried_is_reported(
-    dg_lsp, script, file, text, command, before
-):
+def test_the_first_passing_candidate_is_written_and_each_trial_is_reported(dg_lsp, script, file, text, command, before):
     script.fill = (f"{before}1", f"{before}2", f"{before}3")
     file.write_text(text)
     outcome = dg_lsp(*command, "--test", PASSES_WITH_TWO, "--write")
