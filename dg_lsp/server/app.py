@@ -24,6 +24,7 @@ from dg_lsp.server import copilot, rewrite, transport
 from dg_lsp.server.acceptance import ACCEPTED
 from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
+from dg_lsp.server.protocol import read_messages
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
 from dg_lsp.settings_files import user_file, with_paths, with_workspace_file
@@ -253,7 +254,7 @@ async def serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.St
         if first:
             server.protocol.receive(first)
             await asyncio.sleep(0)
-        async for body in transport.read_messages(reader, server.protocol.on_error):
+        async for body in read_messages(reader, server.protocol.on_error):
             server.protocol.receive(body)
             # the handler starts before the next message is read, so it sees the buffer as it was at its request
             await asyncio.sleep(0)

@@ -1,8 +1,10 @@
-"""Parses JSON-RPC messages into typed requests and checks the lifecycle of a session, which pygls does not."""
+"""Reads LSP messages from a stream, parses them into typed requests, and checks the lifecycle of a session."""
 
+import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -15,12 +17,17 @@ from pygls import exceptions
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import JsonRPCNotification, JsonRPCRequestMessage, LanguageServerProtocol
 
-from dg_lsp.server.transport import MAX_POSITION, is_id
 
 # the log of pygls contains the text of buffers: it does not reach standard error
 logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False
 
+MAX_MESSAGE_BYTES = 1 << 28
+"""More than the longest document that is not excluded takes in JSON."""
+MAX_POSITION = 2**31 - 1
+_MAX_HEADER_LINES = 16
+_HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\d{1,9}")
 _CHANGES = types.TextDocumentContentChangePartial, types.TextDocumentContentChangeWholeDocument
 _REPLACED = (
     types.INITIALIZED,
@@ -35,6 +42,48 @@ _REPLACED = (
 )
 """Methods whose handlers of pygls are removed: we keep the documents and end the session ourselves, pygls prints a
 traceback when an asynchronous `initialized` is cancelled, and it does not cancel a command with its request."""
+
+
+async def read_messages(
+    reader: asyncio.StreamReader,
+    on_error: Callable[[str], None] = lambda _: None,
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> AsyncGenerator[bytes, None]:
+    """Bodies of the messages until the client disconnects.
+
+    Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
+    was wrong and an edit may be lost, or the client is none of LSP, such as a web page.
+    """
+    with suppress(asyncio.IncompleteReadError, ConnectionError):
+        try:
+            while True:
+                if length := await _read_length(reader, max_bytes):
+                    yield await reader.readexactly(length)
+        except asyncio.LimitOverrunError:
+            on_error("the connection is closed: a header line is too long")
+        except ValueError as error:
+            on_error(f"the connection is closed: {error}")
+
+
+async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
+    """Reads a header and returns the length of its body. Raises `ValueError` for what is none."""
+    lengths = []
+    for _ in range(_MAX_HEADER_LINES):
+        line = await reader.readuntil(b"\n")
+        if line == b"\r\n":
+            break
+        if (field := _HEADER_LINE.fullmatch(line)) is None:
+            raise ValueError("a header line does not begin with Content-")
+        if field[1].lower() == b"length":
+            lengths.append(field[2])
+    if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > max_bytes:
+        raise ValueError(f"a header needs one Content-Length of at most {max_bytes:,} bytes")
+    return int(lengths[0])
+
+
+def is_id(value: object) -> bool:
+    """Whether a value of JSON may be the id of a request."""
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 class Protocol(LanguageServerProtocol):

@@ -27,9 +27,8 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Document
-from dg_lsp.server.protocol import structured
+from dg_lsp.server.protocol import MAX_POSITION, structured
 from dg_lsp.server.session import Server
-from dg_lsp.server.transport import MAX_POSITION
 
 REWRITE = "dg-lsp.rewrite"
 """`{uri, range, instruction?, strength?, mustFixErrors?}`: rewrites the range; a fix must reduce its syntax errors."""

@@ -1,24 +1,22 @@
-"""Reads and writes LSP messages over standard input and output or one TCP connection."""
+"""The streams of a session: standard input and output, or one TCP connection whose client has sent the token."""
 
 import asyncio
 import hmac
 import json
 import os
-import re
 import secrets
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from pygls.exceptions import JsonRpcInvalidRequest
 
 from dg_lsp.errors import UsageError
 from dg_lsp.server import pipe
+from dg_lsp.server.protocol import is_id, read_messages
 
-MAX_MESSAGE_BYTES = 1 << 28
-"""More than the longest document that is not excluded takes in JSON."""
 MAX_FIRST_BYTES = 1 << 20
 """Longest first message of a client that has not sent the token yet."""
 AUTHENTICATION_SECONDS = 10.0
@@ -27,12 +25,8 @@ TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
 CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
-MAX_POSITION = 2**31 - 1
-_MAX_HEADER_LINES = 16
 MAX_UNSENT_BYTES = 1 << 24
 """Bytes that wait for a client that does not read; then the server reads no more of its messages."""
-_HEADER_LINE = re.compile(rb"content-([\w-]+):[ \t]*(.*?)[ \t]*\r\n", re.IGNORECASE)
-_LENGTH = re.compile(rb"\d{1,9}")
 
 
 @asynccontextmanager
@@ -126,45 +120,3 @@ async def _first_message(reader: asyncio.StreamReader, writer: asyncio.StreamWri
     writer.write(f"Content-Length: {len(answer)}\r\n\r\n{answer}".encode())
     await writer.drain()
     return b""
-
-
-async def read_messages(
-    reader: asyncio.StreamReader,
-    on_error: Callable[[str], None] = lambda _: None,
-    max_bytes: int = MAX_MESSAGE_BYTES,
-) -> AsyncGenerator[bytes, None]:
-    """Bodies of the messages until the client disconnects.
-
-    Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
-    was wrong and an edit may be lost, or the client is none of LSP, such as a web page.
-    """
-    with suppress(asyncio.IncompleteReadError, ConnectionError):
-        try:
-            while True:
-                if length := await _read_length(reader, max_bytes):
-                    yield await reader.readexactly(length)
-        except asyncio.LimitOverrunError:
-            on_error("the connection is closed: a header line is too long")
-        except ValueError as error:
-            on_error(f"the connection is closed: {error}")
-
-
-async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
-    """Reads a header and returns the length of its body. Raises `ValueError` for what is none."""
-    lengths = []
-    for _ in range(_MAX_HEADER_LINES):
-        line = await reader.readuntil(b"\n")
-        if line == b"\r\n":
-            break
-        if (field := _HEADER_LINE.fullmatch(line)) is None:
-            raise ValueError("a header line does not begin with Content-")
-        if field[1].lower() == b"length":
-            lengths.append(field[2])
-    if len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or int(lengths[0]) > max_bytes:
-        raise ValueError(f"a header needs one Content-Length of at most {max_bytes:,} bytes")
-    return int(lengths[0])
-
-
-def is_id(value: object) -> bool:
-    """Whether a value of JSON may be the id of a request."""
-    return isinstance(value, int | str) and not isinstance(value, bool)
