@@ -10,8 +10,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,9 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.errors import DaemonError, SettingsError
-from dg_lsp.server.app import create_server, serve
+from dg_lsp.server.app import create_server
 from dg_lsp.server.pipe import END_OF_SESSION
-from dg_lsp.server.transport import close_writer
+from dg_lsp.server.transport import Streams, socket_streams
 from dg_lsp.settings import Settings, parse_settings
 from dg_lsp.system import keep_heap_small, resident_bytes
 
@@ -246,19 +246,19 @@ class Daemon:
         except (SettingsError, AttributeError) as error:
             raise DaemonError(f"the daemon cannot use the settings: {error}") from error
 
-        async def session() -> None:
-            reader, writer = await asyncio.open_connection(sock=connection)
-            # the client's initializationOptions are merged in between: the command line wins
-            server = create_server(self._pool.share, settings, overrides, self._usage)
-            try:
-                if await serve(server, reader, writer) == 0:
-                    writer.write(END_OF_SESSION)
-            finally:
-                await close_writer(writer)
+        # the client's initializationOptions are merged in between: the command line wins
+        server = create_server(self._pool.share, settings, overrides, self._usage)
+
+        @asynccontextmanager
+        async def session_streams() -> AsyncGenerator[Streams, None]:
+            async with socket_streams(connection) as streams:
+                yield streams
+                if server.exit_code == 0:
+                    streams[1].write(END_OF_SESSION)
 
         send(connection, {"session": "open"})
         connection.settimeout(None)
-        asyncio.run(session())
+        asyncio.run(server.serve(session_streams()))
 
     def _close(self) -> None:
         self._endpoint.clear()

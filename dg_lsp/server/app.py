@@ -5,7 +5,6 @@ Automatic completion never interrupts the user: errors are written to the client
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -24,7 +23,6 @@ from dg_lsp.server import copilot, rewrite, transport
 from dg_lsp.server.acceptance import ACCEPTED
 from dg_lsp.server.completion import inline_completion
 from dg_lsp.server.documents import Notebook
-from dg_lsp.server.protocol import read_messages
 from dg_lsp.server.session import NO_OVERRIDES, Server
 from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, with_setting
 from dg_lsp.settings_files import user_file, with_paths, with_workspace_file
@@ -224,55 +222,9 @@ def serve_client(
 ) -> int:
     """Serves one client on standard input and output, or the first one at the TCP address that sends the token.
 
-    Returns the exit code of the process. `overrides` is that of `create_server`. Raises as `accept_client` does.
+    Returns the exit code of the process. `overrides` is that of `create_server`. Raises as `first_client` does.
     """
     keep_heap_small()
-    open_scheduler = partial(Scheduler, open_engine, device=SharedDevice())
-
-    async def session() -> int:
-        server = create_server(open_scheduler, settings, overrides)
-        if address is None:
-            async with transport.stdio_streams() as (reader, writer):
-                return await serve(server, reader, writer)
-        reader, writer, first = await transport.accept_client(*address, token)
-        try:
-            return await serve(server, reader, writer, first)
-        finally:
-            await transport.close_writer(writer)
-
-    return asyncio.run(session())
-
-
-async def serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b"") -> int:
-    """Handles messages until the client disconnects; returns the exit code of the session.
-
-    `first` is the body of a message that has been read already.
-    """
-    writer.transport.set_write_buffer_limits(transport.MAX_UNSENT_BYTES)
-    server.protocol.set_writer(writer)
-    try:
-        if first:
-            server.protocol.receive(first)
-            await asyncio.sleep(0)
-        async for body in read_messages(reader, server.protocol.on_error):
-            server.protocol.receive(body)
-            # the handler starts before the next message is read, so it sees the buffer as it was at its request
-            await asyncio.sleep(0)
-            if server.exit_code is not None:
-                break
-            with suppress(ConnectionError):  # the reader detects the end of the connection
-                await writer.drain()
-    finally:
-        server.close()
-        await _end_tasks()
-    return server.exit_code if server.exit_code is not None else int(not server.protocol.is_shut_down)
-
-
-async def _end_tasks() -> None:
-    """Cancels pending tasks, and sends their answers."""
-    pending = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-    # a finished task answers in a callback, which runs in the loop's next iteration
-    await asyncio.sleep(0)
+    server = create_server(partial(Scheduler, open_engine, device=SharedDevice()), settings, overrides)
+    streams = transport.stdio_streams() if address is None else transport.first_client(*address, token)
+    return asyncio.run(server.serve(streams))

@@ -17,7 +17,6 @@ from pygls import exceptions
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import JsonRPCNotification, JsonRPCRequestMessage, LanguageServerProtocol
 
-
 # the log of pygls contains the text of buffers: it does not reach standard error
 logging.getLogger("pygls").addHandler(logging.NullHandler())
 logging.getLogger("pygls").propagate = False

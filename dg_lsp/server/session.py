@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -29,12 +30,15 @@ from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.context_provider import ContextProvider
 from dg_lsp.server.documents import NOTEBOOKS, DocumentStore
 from dg_lsp.server.next_edit import NextEditProvider
-from dg_lsp.server.protocol import Protocol
+from dg_lsp.server.protocol import Protocol, read_messages
 from dg_lsp.server.status import State, Status, denoising
+from dg_lsp.server.transport import Streams
 from dg_lsp.settings import Settings, parse_settings
 
 NO_OVERRIDES: Mapping[str, Any] = {}
 T = TypeVar("T")
+MAX_UNSENT_BYTES = 1 << 24
+"""Bytes that wait for a client that does not read; then the server reads no more of its messages."""
 FIRST_CHARS = 2048
 """Characters at the beginning of a file that are decoded when it is opened. Every prompt near its beginning starts with
 them, so the first completion there decodes the rest only."""
@@ -81,7 +85,7 @@ class Server(LanguageServer):
         self._pauses: dict[str, asyncio.Future[None]] = {}
         """The pause before the last automatic completion of each document; cancelling it cancels the completion."""
         self.initial_errors: tuple[str, ...] = ()  # settings that `initialize` refused, shown after `initialized`
-        self.exit_code: int | None = None  # set by `exit`, which ends the session
+        self.exit_code: int | None = None  # set at the end, by `exit` or by `serve`
         self._cursors: dict[str, int] = {}  # last cursor of each open document; one beyond the end means the end
         self._reported: set[int] = set()
         """Hashes of messages that are shown or logged only once in a session."""
@@ -375,6 +379,30 @@ class Server(LanguageServer):
             "speculationSeconds": time_spent.speculative,
         }
 
+    async def serve(self, connection: AbstractAsyncContextManager[Streams]) -> int:
+        """Handles messages until the client disconnects; returns the exit code of the session."""
+        async with connection as (reader, writer, first):
+            writer.transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+            self.protocol.set_writer(writer)
+            try:
+                if first:
+                    self.protocol.receive(first)
+                    await asyncio.sleep(0)
+                async for body in read_messages(reader, self.protocol.on_error):
+                    self.protocol.receive(body)
+                    # the handler starts before the next message is read, so it sees the buffer as it was at its request
+                    await asyncio.sleep(0)
+                    if self.exit_code is not None:
+                        break
+                    with suppress(ConnectionError):  # the reader detects the end of the connection
+                        await writer.drain()
+            finally:
+                self.close()
+                await _end_tasks()
+            if self.exit_code is None:
+                self.exit_code = int(not self.protocol.is_shut_down)
+            return self.exit_code
+
     def close(self) -> None:
         """Ends the session: judges its completions now, and releases its models."""
         self.acceptance.close()
@@ -415,6 +443,16 @@ class Server(LanguageServer):
                 loop.call_soon_threadsafe(self.protocol.notify, "dg-lsp/denoising", denoising(frame, uri))
 
         return send
+
+
+async def _end_tasks() -> None:
+    """Cancels pending tasks, and sends their answers."""
+    pending = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    # a finished task answers in a callback, which runs in the loop's next iteration
+    await asyncio.sleep(0)
 
 
 async def _outcome(submitted: Future[T]) -> T | BaseException:

@@ -25,12 +25,12 @@ TOKEN = "token"
 """Option of `initialize` with the token of a TCP server."""
 CLOSE_SECONDS = 3.0
 """Time for a client to receive the last answers."""
-MAX_UNSENT_BYTES = 1 << 24
-"""Bytes that wait for a client that does not read; then the server reads no more of its messages."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
+"""The streams of a client, and the body of a message that has been read already, or nothing."""
 
 
 @asynccontextmanager
-async def stdio_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter], None]:
+async def stdio_streams() -> AsyncGenerator[Streams, None]:
     """Standard input and output as streams. Threads copy them, so a client that reads slowly does not stop the server.
 
     Other output of the process, also of native code, goes to standard error and cannot corrupt a message.
@@ -42,27 +42,33 @@ async def stdio_streams() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.
     threading.Thread(target=pipe.copy_input, args=(theirs,), name="dg-lsp-stdin", daemon=True).start()
     copier = threading.Thread(target=pipe.copy_output, args=(theirs, output), name="dg-lsp-stdout", daemon=True)
     copier.start()
-    reader, writer = await asyncio.open_connection(sock=ours)
     try:
-        yield reader, writer
+        async with socket_streams(ours) as streams:
+            yield streams
     finally:
-        await close_writer(writer)
         copier.join(CLOSE_SECONDS)
 
 
-AcceptedClient = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
-"""The streams of a client that has sent the token, and its first message."""
+@asynccontextmanager
+async def socket_streams(connection: socket.socket) -> AsyncGenerator[Streams, None]:
+    """The streams of a connected socket, which is closed at the end."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    try:
+        yield reader, writer, b""
+    finally:
+        await close_writer(writer)
 
 
-async def accept_client(host: str, port: int, token: str) -> AcceptedClient:
-    """Accepts the first client that sends the token, then stops listening.
+@asynccontextmanager
+async def first_client(host: str, port: int, token: str) -> AsyncGenerator[Streams, None]:
+    """The streams and the first message of the first client that sends the token; no other client is accepted.
 
     Prints the address on standard error, with a new token if the one given is empty; port 0 takes a free port.
 
     Raises:
         UsageError: the address cannot be bound.
     """
-    accepted: asyncio.Future[AcceptedClient] = asyncio.get_running_loop().create_future()
+    accepted: asyncio.Future[Streams] = asyncio.get_running_loop().create_future()
     wanted = token or secrets.token_urlsafe(32)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,9 +92,13 @@ async def accept_client(host: str, port: int, token: str) -> AcceptedClient:
         sys.stderr.write(f"dg-lsp: the client must send initializationOptions.{TOKEN} = {wanted}\n")
     sys.stderr.flush()
     try:
-        return await accepted
+        streams = await accepted
     finally:
         listener.close()
+    try:
+        yield streams
+    finally:
+        await close_writer(streams[1])
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:

@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+from contextlib import nullcontext
 from functools import partial
 from unittest.mock import Mock
 
@@ -14,7 +15,8 @@ from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server import transport
-from dg_lsp.server.app import _end_tasks, create_server, serve
+from dg_lsp.server.app import create_server
+from dg_lsp.server.session import _end_tasks
 from dg_lsp.settings import Settings
 
 URI, TEXT = "file:///project/a.py", "def f(x):\n    return x\n"
@@ -137,7 +139,7 @@ def test_no_more_is_read_of_a_client_that_does_not_read():
         reader = asyncio.StreamReader()
         reader.feed_data(b"Content-Length: 1\r\n\r\n{" * 2)
         async with asyncio.timeout(0.05):
-            await serve(create_server(None, Settings()), reader, writer)
+            await create_server(None, Settings()).serve(nullcontext((reader, writer, b"")))
 
     with pytest.raises(TimeoutError):
         asyncio.run(connection())
@@ -150,7 +152,7 @@ def test_no_more_is_read_of_a_client_that_does_not_read():
 @pytest.mark.asyncio
 async def test_a_client_without_the_token_that_trickles_is_disconnected(monkeypatch, capsys, sent):
     monkeypatch.setattr(transport, "AUTHENTICATION_SECONDS", 0.1)
-    accepting = asyncio.create_task(transport.accept_client("127.0.0.1", 0, "x" * 16))
+    accepting = asyncio.create_task(transport.first_client("127.0.0.1", 0, "x" * 16).__aenter__())
     while not (listening := capsys.readouterr().err):
         await asyncio.sleep(0.001)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(listening.rpartition(":")[2]))

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
@@ -25,7 +25,7 @@ from e2e.scripted_server import open_echo
 from shared_daemon import SCRIPTED, Shared, wait_until
 
 from dg_lsp.engine.scheduler import Scheduler
-from dg_lsp.server.app import create_server, serve
+from dg_lsp.server.app import create_server
 from dg_lsp.settings import Settings
 from soak.lsp_client import AT_END, Client
 
@@ -142,7 +142,7 @@ async def _connection(client, ending, rng, figures, has_ended):
     reader = asyncio.StreamReader()
     feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, ending, rng, figures, has_ended))
     try:
-        code = await serve(server, reader, inbox)
+        code = await server.serve(nullcontext((reader, inbox, b"")))
     except Exception as error:  # noqa: BLE001  (it ends the process)
         figures.add("crashes", f"{error!r} after {client.last}")
         return
