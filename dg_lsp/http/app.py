@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from dg_lsp import __version__
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.resident_models import OpenScheduler
+from dg_lsp.engine.scheduler import OpenScheduler
 from dg_lsp.errors import UsageError
 from dg_lsp.http.auth import READ_BYTES, AccessRules, Connection
 from dg_lsp.http.routes import router

@@ -31,8 +31,7 @@ from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult, propose
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import OnFrame, Scheduler
+from dg_lsp.engine.scheduler import OnFrame, OpenScheduler, ResidentModels, Scheduler
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError

@@ -15,8 +15,7 @@ from pygls.exceptions import JsonRpcException
 
 from dg_lsp.context.document import Encoding
 from dg_lsp.engine.engine import Engine
-from dg_lsp.engine.resident_models import OpenScheduler
-from dg_lsp.engine.scheduler import Scheduler, SharedDevice
+from dg_lsp.engine.scheduler import OpenScheduler, Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
 from dg_lsp.models.registry import known_names
 from dg_lsp.server import copilot, rewrite, transport

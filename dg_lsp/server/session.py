@@ -22,8 +22,7 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Frame, Priority, RewriteRequest, RewriteResult
-from dg_lsp.engine.resident_models import OpenScheduler, ResidentModels
-from dg_lsp.engine.scheduler import ModelTime, OnFrame, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnFrame, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance

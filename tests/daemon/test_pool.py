@@ -8,7 +8,7 @@ import pytest
 from gates import TIMEOUT, ask
 
 from dg_lsp.daemon.server import Pool
-from dg_lsp.engine.resident_models import ResidentModels
+from dg_lsp.engine.scheduler import ResidentModels
 from dg_lsp.errors import ModelMemoryError
 from dg_lsp.settings import ModelSettings, Settings, parse_settings, with_setting
 

@@ -13,8 +13,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import Gap
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.request import ChatRequest, RewriteRequest
-from dg_lsp.engine.resident_models import ResidentModels
-from dg_lsp.engine.scheduler import Scheduler, SharedDevice
+from dg_lsp.engine.scheduler import ResidentModels, Scheduler, SharedDevice
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import parse_settings
 

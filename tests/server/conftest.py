@@ -8,7 +8,7 @@ from lsprotocol import types
 from scripted import MASK_SPEC
 
 from dg_lsp.context.document import Encoding
-from dg_lsp.engine.resident_models import ResidentModels
+from dg_lsp.engine.scheduler import ResidentModels
 from dg_lsp.server.acceptance import Acceptance
 from dg_lsp.server.app import create_server
 from dg_lsp.server.next_edit import NextEditProvider

@@ -13,7 +13,7 @@ from scripted import MASK_SPEC
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.resident_models import ResidentModels
+from dg_lsp.engine.scheduler import ResidentModels
 from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
