@@ -54,11 +54,6 @@ class CompletionSettings:
     speculate: bool = True
     """Compute in advance: the completion after an accepted one, and the prompt of an opened file or resting cursor."""
 
-    @property
-    def max_lines(self) -> int | None:
-        """Of a completion at the cursor; None: what the position allows."""
-        return 1 if self.lines == "single" else None
-
 
 @attrs.frozen
 class ContextSettings:

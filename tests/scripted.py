@@ -8,17 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from dg_lsp.canvas.layout import common_prefix_length, concat, token_ids
-from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
-from dg_lsp.diffusion.denoiser import (
-    WHOLE_PROMPT,
-    Denoiser,
-    Footprint,
-    Prediction,
+from dg_lsp.canvas.layout import (
     checked_canvases,
     checked_extension,
     checked_prompt,
+    common_prefix_length,
+    concat,
+    token_ids,
 )
+from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Footprint, Prediction
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.settings import CompletionSettings
 

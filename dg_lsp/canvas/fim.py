@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 
 from cattrs import Converter
@@ -44,10 +45,6 @@ class FimFamily:
     vocabulary: tuple[str, ...] = ()
     """Special tokens that together identify it, whatever the model's name is."""
     cut: PromptCut = PromptCut.CHARACTER
-
-    def text(self, prefix: str, suffix: str) -> str:
-        """The prompt as text, for servers that parse the tokens' spellings."""
-        return self.prompt.format(prefix=prefix, suffix=suffix)
 
     def split(self, text: str) -> tuple[str, str] | None:
         """Prefix and suffix of a prompt in this format; None for any other text."""
@@ -110,12 +107,13 @@ def find_fim(metadata: Mapping[str, str], filename: str, specials: SpecialTokens
     special tokens that only one family has; then the file's name. Tokens of an unknown family are used prefix first.
     """
     spellings = specials.spellings
+    find = partial(_id, spellings=spellings)
     known = {family: tokens for family in FIM_FAMILIES.values() if (tokens := family.tokens(spellings))}
     architecture = metadata.get("general.architecture", "")
     named = " ".join(metadata.get(key, "") for key in _NAME_KEYS)
     by_evidence = {
         "metadata": [family for family in known if architecture in family.architectures or _is_named(family, named)],
-        "vocabulary": [family for family in known if family.vocabulary and _has_all(family.vocabulary, spellings)],
+        "vocabulary": [family for family in known if family.vocabulary and None not in map(find, family.vocabulary)],
         "file name": [family for family in known if _is_named(family, filename)],
     }
     for evidence, families in by_evidence.items():
@@ -139,10 +137,6 @@ def _compiled(template: str, spellings: Mapping[str, int]) -> FimTemplate | None
         else:
             return None
     return tuple(pieces)
-
-
-def _has_all(words: tuple[str, ...], spellings: Mapping[str, int]) -> bool:
-    return all(_id(word, spellings) is not None for word in words)
 
 
 def _id(spelling: str, spellings: Mapping[str, int]) -> int | None:

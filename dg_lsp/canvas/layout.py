@@ -1,4 +1,4 @@
-"""Token ids: the interface of tokenizers; canvas and layout, ids to be denoised after a cached prompt, some frozen.
+"""Token ids and their checks, the interface of tokenizers, and layouts: ids to be denoised after a prompt, some frozen.
 
 Tokenizers such as GPT-2's join a line end with the indentation behind it, and the parts of a word, into one token. A
 text that is cut at the cursor may therefore end in tokens that are rare there. `back_up` cuts the prompt before them,
@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, Sampling, UniformSampling
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import RequestError
 
 TokenIds = npt.NDArray[np.int32]
@@ -44,6 +44,51 @@ def common_prefix_length(a: TokenIds, b: TokenIds) -> int:
     shortest = min(len(a), len(b))
     differs = np.flatnonzero(a[:shortest] != b[:shortest])
     return int(differs[0]) if len(differs) else shortest
+
+
+def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
+    """The ids as an int32 array of shape (N,); raises `RequestError` for an id outside `[0, vocab_size)`."""
+    array = np.asarray(ids)
+    # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
+    if array.size and not (array.min() >= 0 and array.max() < vocab_size):
+        bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
+    return token_ids(array)
+
+
+def checked_prompt(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
+    """The ids of a prompt; raises `RequestError` for more than `limit`, or if one is out of range."""
+    checked = checked_ids("prompt", ids, vocab_size)
+    if len(checked) > limit:
+        problem = f"the prompt has {len(checked)} tokens, the context takes {limit}"
+        raise RequestError(f"{problem}; shorten it, or raise model.context_length")
+    return checked
+
+
+def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
+    """The ids of one causal pass; raises `RequestError` for none or more than `limit`, or if one is out of range."""
+    checked = checked_ids("extension", ids, vocab_size)
+    if not 0 < len(checked) <= limit:
+        raise RequestError(f"a causal pass takes 1 to {limit} tokens, not {len(checked)}")
+    return checked
+
+
+def checked_canvases(
+    canvases: Sequence[npt.ArrayLike], vocab_size: int, *, max_canvases: int, max_canvas_tokens: int
+) -> list[TokenIds]:
+    """The canvases of one forward pass.
+
+    Raises:
+        RequestError: there are none or too many, one is empty or has an id out of range, or they are too long together.
+    """
+    if not 0 < len(canvases) <= max_canvases:
+        raise RequestError(f"a step takes 1 to {max_canvases} canvases, not {len(canvases)}")
+    checked = [checked_ids(f"canvas {number}", canvas, vocab_size) for number, canvas in enumerate(canvases)]
+    if not all(len(canvas) for canvas in checked):
+        raise RequestError("a canvas needs at least one token")
+    if (total := sum(map(len, checked))) > max_canvas_tokens:
+        raise RequestError(f"the canvases of one step have {total} tokens together, at most {max_canvas_tokens} fit")
+    return checked
 
 
 class Tokenizer(Protocol):
@@ -149,14 +194,10 @@ class CachingTokenizer:
     """A `Tokenizer` that caches encoded texts; between two keystrokes most of a prompt stays the same."""
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
-        self._inner = inner
         self.encode = caching(inner.encode, capacity, MAX_CHARS)
         self.decode = inner.decode
         self.pieces = inner.pieces
-
-    def special(self, spelling: str) -> int | None:
-        """See `Tokenizer`."""
-        return self._inner.special(spelling)
+        self.special = inner.special
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,36 +299,3 @@ def end_of(ids: TokenIds, room: int, lookahead: int = 0) -> TokenIds:
         return ids
     stride = max(1, room // 8)
     return ids[-(-excess // stride) * stride :]
-
-
-def renoised(layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator) -> Canvas:
-    """A selection of shape (N,) with a fraction `strength` of its tokens (at least one) replaced by noise.
-
-    The tail is the code that follows, or the token that ends a middle.
-
-    Raises:
-        RequestError: the selection is longer than a canvas.
-    """
-    room = spec.longest_block - len(layout.head_ids)
-    if len(ids) >= room:
-        raise RequestError(
-            f"the selection has {len(ids)} tokens, {spec.name} can keep a part of at most {room - 1}: select less, or"
-            " use strength 1"
-        )
-    where = rng.choice(len(ids), max(1, round(strength * len(ids))), replace=False)
-    noisy_ids = np.array(ids)
-    noisy_ids[where] = noise(spec, len(where), rng)
-    tail_ids = layout.tail_ids[: room - len(ids)]
-    if spec.prompt_format is PromptFormat.FIM:
-        tail_ids = token_ids(spec.end_ids[:1])
-    return Canvas.around(noisy_ids, layout.prompt_ids, layout.head_ids, tail_ids)
-
-
-def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
-    """The rest of the schedule for a canvas of which only a fraction `strength` is noise (uniform noise only)."""
-    if not isinstance(sampling, UniformSampling):
-        return sampling
-    num_steps = max(1, round(strength * sampling.max_denoising_steps))
-    hottest = sampling.t_min + strength * (sampling.t_max - sampling.t_min)
-    widest = round(sampling.top_k_end + strength * (sampling.top_k_start - sampling.top_k_end))
-    return replace(sampling, max_denoising_steps=num_steps, t_max=hottest, top_k_start=widest)

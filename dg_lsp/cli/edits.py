@@ -42,6 +42,7 @@ from dg_lsp.engine.request import (
     Replacement,
     RewriteRequest,
     RewriteResult,
+    max_lines,
 )
 from dg_lsp.engine.rewrite import instruction_note
 from dg_lsp.engine.verification import NUM_CANDIDATES, OptionT, Verification
@@ -85,7 +86,7 @@ def fill(
     request = FillRequest(
         *_opened(snapshot, source.offset_at(location.first, location.column)),
         num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
-        max_lines=settings.completion.max_lines,
+        max_lines=max_lines(settings.completion),
         deadline_ms=run.deadline,
         decoder=run.decoder,
         seed=run.seed,
@@ -298,7 +299,7 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
     settings = configure(model.tree)
     completion = settings.completion
     opened = _opened(source.snapshot(), source.offset_at(location.first, location.column))
-    request = FillRequest(*opened, max_lines=completion.max_lines)
+    request = FillRequest(*opened, max_lines=max_lines(completion))
     explanation = _reason_for_silence(request, settings)  # before a model is opened
     if explanation is None:
         with closing(loading.open_engine(settings)) as engine:

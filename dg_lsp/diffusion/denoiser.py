@@ -1,4 +1,4 @@
-"""The interface of a model runtime, and the argument checks of its implementations. Logits stay inside the runtime."""
+"""The interface of a model runtime. Logits stay inside the runtime."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.layout import TokenIds, token_ids
+from dg_lsp.canvas.layout import TokenIds
 from dg_lsp.canvas.spec import ModelSpec, UniformSampling
-from dg_lsp.errors import BackendError, RequestError
+from dg_lsp.errors import BackendError
 
 if TYPE_CHECKING:
     from dg_lsp.diffusion.samplers import Step
@@ -123,9 +123,9 @@ class Denoiser(Passes, ABC):
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Makes the slot hold exactly this prompt, or decodes the next `most` tokens of it, up to a whole block.
 
-        Returns the number of tokens that were decoded; see `is_whole`. The longest common prefix with the slot's
-        previous content is kept. Where the suffix follows the prefix, a runtime may also keep the suffix's states when
-        the prefix changes; see `refresh`.
+        Returns the number of tokens that were decoded, fewer than `most` if the slot lacks none any more. The longest
+        common prefix with the slot's previous content is kept. Where the suffix follows the prefix, a runtime
+        may also keep the suffix's states when the prefix changes; see `refresh`.
 
         Raises:
             RequestError: the prompt is longer than the context, or has ids outside the vocabulary.
@@ -165,53 +165,3 @@ class Denoiser(Passes, ABC):
     @abstractmethod
     def close(self) -> None:
         """Frees the runtime's memory. Idempotent; no other call may follow."""
-
-
-def is_whole(num_decoded: int, prompt_ids: TokenIds, most: int) -> bool:
-    """The slot holds the whole prompt after a `prefill` that returned `num_decoded`."""
-    return num_decoded < most or num_decoded >= len(prompt_ids)
-
-
-def checked_ids(what: str, ids: npt.ArrayLike, vocab_size: int) -> TokenIds:
-    """The ids as an int32 array of shape (N,); raises `RequestError` for an id outside `[0, vocab_size)`."""
-    array = np.asarray(ids)
-    # An id beyond the embedding table makes ggml abort the process, so the range is checked before any cast.
-    if array.size and not (array.min() >= 0 and array.max() < vocab_size):
-        bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
-        raise RequestError(f"{what}: token id {bad} is outside the vocabulary of {vocab_size}")
-    return token_ids(array)
-
-
-def checked_prompt(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
-    """The ids of a prompt; raises `RequestError` for more than `limit`, or if one is out of range."""
-    checked = checked_ids("prompt", ids, vocab_size)
-    if len(checked) > limit:
-        problem = f"the prompt has {len(checked)} tokens, the context takes {limit}"
-        raise RequestError(f"{problem}; shorten it, or raise model.context_length")
-    return checked
-
-
-def checked_extension(ids: npt.ArrayLike, vocab_size: int, limit: int) -> TokenIds:
-    """The ids of one causal pass; raises `RequestError` for none or more than `limit`, or if one is out of range."""
-    checked = checked_ids("extension", ids, vocab_size)
-    if not 0 < len(checked) <= limit:
-        raise RequestError(f"a causal pass takes 1 to {limit} tokens, not {len(checked)}")
-    return checked
-
-
-def checked_canvases(
-    canvases: Sequence[npt.ArrayLike], vocab_size: int, *, max_canvases: int, max_canvas_tokens: int
-) -> list[TokenIds]:
-    """The canvases of one forward pass.
-
-    Raises:
-        RequestError: there are none or too many, one is empty or has an id out of range, or they are too long together.
-    """
-    if not 0 < len(canvases) <= max_canvases:
-        raise RequestError(f"a step takes 1 to {max_canvases} canvases, not {len(canvases)}")
-    checked = [checked_ids(f"canvas {number}", canvas, vocab_size) for number, canvas in enumerate(canvases)]
-    if not all(len(canvas) for canvas in checked):
-        raise RequestError("a canvas needs at least one token")
-    if (total := sum(map(len, checked))) > max_canvas_tokens:
-        raise RequestError(f"the canvases of one step have {total} tokens together, at most {max_canvas_tokens} fit")
-    return checked

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.canvas.layout import Canvas, Flags, TokenIds, among, noise, token_ids
-from dg_lsp.canvas.spec import MaskSampling, Sampling, UniformSampling, UnmaskOrder
+from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, among, noise, token_ids
+from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, TopK
+from dg_lsp.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,6 +279,39 @@ def top_k(sampling: Sampling, number: int, vocab_size: int) -> TopK | None:
         share_left = (sampling.max_denoising_steps - number) / max(1, sampling.max_denoising_steps - 1)
         size = int(sampling.top_k_end + (sampling.top_k_start - sampling.top_k_end) * share_left + 0.5)
     return TopK(size, sampling.top_k_tail_correction or size == 1) if 0 < size < vocab_size else None
+
+
+def renoised(layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rng: np.random.Generator) -> Canvas:
+    """A selection of shape (N,) with a fraction `strength` of its tokens (at least one) replaced by noise.
+
+    The tail is the code that follows, or the token that ends a middle.
+
+    Raises:
+        RequestError: the selection is longer than a canvas.
+    """
+    room = spec.longest_block - len(layout.head_ids)
+    if len(ids) >= room:
+        raise RequestError(
+            f"the selection has {len(ids)} tokens, {spec.name} can keep a part of at most {room - 1}: select less, or"
+            " use strength 1"
+        )
+    where = rng.choice(len(ids), max(1, round(strength * len(ids))), replace=False)
+    noisy_ids = np.array(ids)
+    noisy_ids[where] = noise(spec, len(where), rng)
+    tail_ids = layout.tail_ids[: room - len(ids)]
+    if spec.prompt_format is PromptFormat.FIM:
+        tail_ids = token_ids(spec.end_ids[:1])
+    return Canvas.around(noisy_ids, layout.prompt_ids, layout.head_ids, tail_ids)
+
+
+def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
+    """The rest of the schedule for a canvas of which only a fraction `strength` is noise (uniform noise only)."""
+    if not isinstance(sampling, UniformSampling):
+        return sampling
+    num_steps = max(1, round(strength * sampling.max_denoising_steps))
+    hottest = sampling.t_min + strength * (sampling.t_max - sampling.t_min)
+    widest = round(sampling.top_k_end + strength * (sampling.top_k_start - sampling.top_k_end))
+    return replace(sampling, max_denoising_steps=num_steps, t_max=hottest, top_k_start=widest)
 
 
 def denoise(

@@ -22,7 +22,7 @@ from dg_lsp.canvas.layout import (
     token_ids,
 )
 from dg_lsp.canvas.spec import DecoderName, FimOrder, MaskSampling, ModelSpec, Sampling, UniformSampling
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK, is_whole
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoder_selection import missing_part
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
@@ -280,7 +280,7 @@ class DecodeTask:
         self._held = prompt_ids
         with self.costs.stage("prefill"):
             num_decoded = self._model.denoiser.prefill(self.slot, prompt_ids, most)
-        is_done = is_whole(num_decoded, prompt_ids, most)
+        is_done = num_decoded < most or num_decoded >= len(prompt_ids)
         self._num_there = WHOLE_PROMPT if is_done else self._num_there + num_decoded
         return num_decoded
 
@@ -297,7 +297,7 @@ class DecodeTask:
             num_new = self.hold(prompt_ids, most)
             speed.measure(num_new, time.perf_counter() - began)
             num_decoded += num_new
-            if is_whole(num_new, prompt_ids, most):
+            if self._num_there == WHOLE_PROMPT:
                 return num_decoded
             yield PROMPT_PIECE
         return len(prompt_ids) - self.num_kept

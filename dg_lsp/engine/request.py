@@ -257,6 +257,11 @@ class DocumentRequest(EngineRequest[Result_co]):
         return self.snapshot.uri
 
 
+def max_lines(settings: CompletionSettings) -> int | None:
+    """Most lines of a completion at the cursor; None: what the position allows."""
+    return 1 if settings.lines == "single" else None
+
+
 @dataclass(frozen=True, slots=True)
 class FillRequest(DocumentRequest[FillResult]):
     """A cursor in a buffer, and limits of the completion there."""

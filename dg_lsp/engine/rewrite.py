@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from dg_lsp.canvas.layout import renoised, resume_sampling
 from dg_lsp.canvas.prompt_format import answer_start, layout_of, prompt_of, rewrite_layout
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import LINE_END, REACH, Snapshot, TextStyle, line_start
 from dg_lsp.context.languages import language_of
 from dg_lsp.context.window import Prompt, SnippetSource
-from dg_lsp.diffusion.samplers import denoise
+from dg_lsp.diffusion.samplers import denoise, renoised, resume_sampling
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoder_selection import canvas_length
 from dg_lsp.engine.decoders.base import EMPTY, Limits, Progress, RequestCosts, gap_of

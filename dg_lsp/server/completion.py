@@ -6,7 +6,7 @@ from lsprotocol import types
 
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.exclusion import Cause, Eligibility
-from dg_lsp.engine.request import FillRequest, FillResult, Priority
+from dg_lsp.engine.request import FillRequest, FillResult, Priority, max_lines
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command
 from dg_lsp.server.documents import CompletionPosition, Document
@@ -62,7 +62,7 @@ def _eligibility(server: Server, position: CompletionPosition, *, is_requested: 
         return eligibility
     if not position.is_code:
         return IN_MAGIC
-    if server.settings.completion.max_lines == 1 and LINE_END.search(position.selected):
+    if max_lines(server.settings.completion) == 1 and LINE_END.search(position.selected):
         return BEGINS_WITH_LINE_END
     return eligibility
 
@@ -79,7 +79,7 @@ def _request(
         position.snapshot,
         position.offset,
         num_candidates=NUM_INVOKED if is_invoked else 1,
-        max_lines=server.settings.completion.max_lines,
+        max_lines=max_lines(server.settings.completion),
         priority=Priority.INVOKED if is_requested else Priority.TYPED,
         snippets=server.snippets(position.snapshot, position.offset),
         endpoint=types.TEXT_DOCUMENT_INLINE_COMPLETION,

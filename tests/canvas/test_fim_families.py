@@ -75,7 +75,7 @@ def test_files_are_comments_if_the_vocabulary_has_no_token_for_them():
 
 @pytest.mark.parametrize("family", FIM_FAMILIES.values(), ids=lambda family: family.name)
 def test_a_prompt_as_text_can_be_split_again(family):
-    text = family.text("a = {x}\nb = ", "\nc = {y}\n")
+    text = family.prompt.format(prefix="a = {x}\nb = ", suffix="\nc = {y}\n")
     assert family.split(text) == ("a = {x}\nb = ", "\nc = {y}\n")
     assert family.split("a = {x}\nb = ") is None
     assert family.sources

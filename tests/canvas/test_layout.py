@@ -3,8 +3,9 @@ from unittest.mock import Mock
 import pytest
 from scripted import ByteTokenizer
 
-from dg_lsp.canvas.layout import MAX_CHARS, CachingTokenizer, resume_sampling
+from dg_lsp.canvas.layout import MAX_CHARS, CachingTokenizer
 from dg_lsp.canvas.spec import MaskSampling, UniformSampling
+from dg_lsp.diffusion.samplers import resume_sampling
 
 
 def test_uniform_noise_resumes_within_its_schedule():

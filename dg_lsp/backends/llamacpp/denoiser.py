@@ -27,7 +27,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
 from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
 from dg_lsp.backends.llamacpp.reduction import Reducer, join, take
 from dg_lsp.backends.threads import threads_for
-from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, concat
+from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, checked_canvases, checked_extension, checked_prompt, concat
 from dg_lsp.canvas.spec import FimOrder, MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
@@ -41,9 +41,6 @@ from dg_lsp.diffusion.denoiser import (
     Prediction,
     Rng,
     TopK,
-    checked_canvases,
-    checked_extension,
-    checked_prompt,
 )
 from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
 from dg_lsp.settings import ModelSettings

@@ -13,9 +13,9 @@ from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, LlamaDenoiser, OpenCa
 from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
-from dg_lsp.canvas.layout import NOTHING, TokenIds
+from dg_lsp.canvas.layout import NOTHING, TokenIds, checked_canvases
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction, checked_canvases
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import ModelSettings
 

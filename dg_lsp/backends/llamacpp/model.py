@@ -28,9 +28,8 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     num_gpu_layers,
     split_parts,
 )
-from dg_lsp.canvas.layout import TokenIds, concat, token_ids
+from dg_lsp.canvas.layout import TokenIds, checked_ids, concat, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
-from dg_lsp.diffusion.denoiser import checked_ids
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings

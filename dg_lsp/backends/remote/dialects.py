@@ -105,7 +105,7 @@ def _completion_body(query: RemoteQuery, fim: str, temperature: float, _deadline
     if fim == "suffix":
         tree["suffix"] = prompt.suffix
     elif family := FIM_FAMILIES.get(fim):
-        tree["prompt"] = family.text(prompt.prefix, prompt.suffix)
+        tree["prompt"] = family.prompt.format(prefix=prompt.prefix, suffix=prompt.suffix)
         if family.end:  # some servers return these tokens as text
             tree["stop"] = list(family.end[:_MAX_STOPS])
     return tree

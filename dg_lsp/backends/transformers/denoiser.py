@@ -22,7 +22,15 @@ from transformers.utils import logging
 
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, PrefixCache, StepInputs, prefix_bytes
-from dg_lsp.canvas.layout import TokenIds, Tokenizer, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import (
+    TokenIds,
+    Tokenizer,
+    checked_canvases,
+    checked_ids,
+    checked_prompt,
+    common_prefix_length,
+    token_ids,
+)
 from dg_lsp.canvas.spec import Checkpoint, ModelSpec
 from dg_lsp.diffusion.denoiser import (
     WHOLE_PROMPT,
@@ -34,9 +42,6 @@ from dg_lsp.diffusion.denoiser import (
     Prediction,
     Rng,
     TopK,
-    checked_canvases,
-    checked_ids,
-    checked_prompt,
 )
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, SettingsError, escaped, with_extra
 from dg_lsp.settings import ModelSettings
@@ -138,12 +143,7 @@ class TransformersDenoiser(Denoiser):
             torch.cuda.empty_cache()
 
     def _inputs(
-        self,
-        canvases: Sequence[TokenIds],
-        keys: Sequence[tuple[int, int]],
-        prompt_length: int,
-        temperature: float,
-        rng: np.random.Generator,
+        self, canvases: Canvases, keys: Sequence[tuple[int, int]], prompt_length: int, temperature: float, rng: Rng
     ) -> StepInputs:
         lengths = [len(canvas) for canvas in canvases]
         # one array of integers and one of floats: two copies to the device
