@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.backends.llamacpp.context import LlamaContext
-from dg_lsp.backends.llamacpp.kv_cache import KvCache
+from dg_lsp.backends.llamacpp.context import KvCache, LlamaContext
 from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
