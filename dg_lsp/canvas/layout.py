@@ -168,14 +168,10 @@ class TokenIndex:
         A token either begins with the text or is a proper prefix of it. Shape (N,).
         """
         prefixes = (self._between(text[:length], text[:length]) for length in range(1, len(text)))
-        return concat(*prefixes, self._between(text, text + _HIGHEST))
+        return concat(*prefixes, self._between(text, text + b"\xff"))  # a byte above all those of UTF-8
 
     def _between(self, first: bytes, last: bytes) -> TokenIds:
         return self._ids[bisect_left(self._pieces, first) : bisect_right(self._pieces, last)]
-
-
-_HIGHEST = b"\xff"
-"""Follows all bytes of UTF-8 texts."""
 
 
 CAPACITY = 256

@@ -27,8 +27,7 @@ from dg_lsp.cli.options import (
     sampler_options,
 )
 from dg_lsp.cli.printing import note, plural, print_json, print_line
-from dg_lsp.cli.source import SourceFile, parse_location
-from dg_lsp.context.document import Snapshot
+from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.context.exclusion import Eligibility
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.context.languages import opening_of
@@ -67,9 +66,9 @@ def fill(
     location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     settings = run.configured(loading.configure_for(source, model.tree, file, as_json=run.as_json))
-    snapshot = source.snapshot()
     sampler = sampler_options(run.sampler, run.top_k)
     if gaps:
+        snapshot = source.snapshot()
         start, end = source.span_of(location)
         rewrite = RewriteRequest(
             snapshot,
@@ -83,10 +82,9 @@ def fill(
         if not rewrite.gaps:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
         return _EditCommand(source, settings, run, file).rewrite(rewrite)
-    request = FillRequest(
-        *_opened(snapshot, source.offset_at(location.first, location.column)),
+    request = replace(
+        _request(source, location, settings),
         num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
-        max_lines=max_lines(settings.completion),
         deadline_ms=run.deadline,
         decoder=run.decoder,
         seed=run.seed,
@@ -298,8 +296,7 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
     source = SourceFile.read(location.path)
     settings = configure(model.tree)
     completion = settings.completion
-    opened = _opened(source.snapshot(), source.offset_at(location.first, location.column))
-    request = FillRequest(*opened, max_lines=max_lines(completion))
+    request = _request(source, location, settings)
     explanation = _reason_for_silence(request, settings)  # before a model is opened
     if explanation is None:
         with closing(loading.open_engine(settings)) as engine:
@@ -315,11 +312,13 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
     return 0 if explanation.outcome is Visibility.SHOWN else 1
 
 
-def _opened(snapshot: Snapshot, offset: int) -> tuple[Snapshot, int]:
-    """The buffer and the offset that an editor's request has: behind the header of a block, its body is begun."""
+def _request(source: SourceFile, location: Location, settings: Settings) -> FillRequest:
+    """The request that an editor sends at a position: behind the header of a block, its body is begun."""
+    snapshot = source.snapshot()
+    offset = source.offset_at(location.first, location.column)
     opening = opening_of(snapshot.text, offset, snapshot.language)
-    text = snapshot.text[:offset] + opening + snapshot.text[offset:]
-    return replace(snapshot, text=text), offset + len(opening)
+    opened = replace(snapshot, text=snapshot.text[:offset] + opening + snapshot.text[offset:])
+    return FillRequest(opened, offset + len(opening), max_lines=max_lines(settings.completion))
 
 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:

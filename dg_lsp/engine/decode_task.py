@@ -247,14 +247,11 @@ class DecodeTask:
         """The decoder's work, which begins with the first value: see `Decoder.run`."""
         return self.running(_DECODERS[self.decoder](self).run())
 
-    def running(self, steps: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
+    def running(self, generator: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
         """Steps that use the slot; the time in which the caller holds one is not counted.
 
         Where another request used the model between two values, the slot is decoded again in pieces.
         """
-        return self.costs.relay(self._restored(steps))
-
-    def _restored(self, generator: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
         slots = self._model.slots
         client = self._model.client
         prompt_ids = self.layout.prompt_ids
@@ -262,10 +259,12 @@ class DecodeTask:
         slots.num_users[self.slot] += 1
         try:
             for progress in steps:
+                began = time.perf_counter()
                 yield replace(progress, task=self)
+                self.costs.paused += time.perf_counter() - began
                 if slots.user is not self and self._num_there == WHOLE_PROMPT:
                     slots.hold(self.slot, self._held, client)
-                    yield from self.prefill(self._held)
+                    yield from self.costs.relay(self.prefill(self._held))
         finally:
             slots.num_users[self.slot] -= 1
             if slots.num_shared(self.slot, prompt_ids, client) == len(prompt_ids):  # no other request took the slot

@@ -47,12 +47,15 @@ async def read_messages(
     reader: asyncio.StreamReader,
     on_error: Callable[[str], None] = lambda _: None,
     max_bytes: int = MAX_MESSAGE_BYTES,
+    first: bytes = b"",
 ) -> AsyncGenerator[bytes, None]:
-    """Bodies of the messages until the client disconnects.
+    """Bodies of the messages until the client disconnects, after `first` if that one has been read already.
 
     Ends also at a header that is not one of LSP, and passes its problem to `on_error`: the length of the message before
     was wrong and an edit may be lost, or the client is none of LSP, such as a web page.
     """
+    if first:
+        yield first
     with suppress(asyncio.IncompleteReadError, ConnectionError):
         try:
             while True:

@@ -384,10 +384,7 @@ class Server(LanguageServer):
             writer.transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
             self.protocol.set_writer(writer)
             try:
-                if first:
-                    self.protocol.receive(first)
-                    await asyncio.sleep(0)
-                async for body in read_messages(reader, self.protocol.on_error):
+                async for body in read_messages(reader, self.protocol.on_error, first=first):
                     self.protocol.receive(body)
                     # the handler starts before the next message is read, so it sees the buffer as it was at its request
                     await asyncio.sleep(0)
