@@ -215,6 +215,8 @@ class DecodeTask:
         self.decoder = decoder
         self.layout = layout
         self.limits = limits
+        self.max_length = limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
+        """Most tokens of prompt and fill together that a canvas may follow."""
         self.costs = costs
         self.repetition = repetition
         self.decode = model.decode
@@ -237,11 +239,6 @@ class DecodeTask:
         """The model's, which must have a canvas."""
         assert self.spec.sampling is not None
         return self.spec.sampling
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens of prompt and fill together that a canvas may follow."""
-        return self.limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
 
     def drafts(self) -> Generator[Progress, None, tuple[Draft, ...]]:
         """The decoder's work, which begins with the first value: see `Decoder.run`."""

@@ -80,11 +80,10 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
     num_passes: int = 0  # since it was resumed, those of its prompt left out
+    deadline: float = field(init=False)  # in `time.monotonic` seconds
 
-    @property
-    def deadline(self) -> float:
-        """In `time.monotonic` seconds."""
-        return self.request.deadline_from(self.arrival, self.settings)
+    def __post_init__(self) -> None:
+        self.deadline = self.request.deadline_from(self.arrival, self.settings)
 
     @property
     def key(self) -> tuple[Hashable, str, type]:
