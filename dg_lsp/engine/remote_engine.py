@@ -228,7 +228,6 @@ class RemoteEngine(Engine):
             model=self._model_of(answer),
             candidates=candidates,
             rejections=rejections,
-            canvas_length=0,
             steps=answer.steps,
             output_tokens=answer.output_tokens,
             prompt_tokens=answer.prompt_tokens,

@@ -67,12 +67,12 @@ class FillResult:
     model: str
     candidates: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
-    canvas_length: int  # 0 for a decoder without a canvas
-    steps: int  # forward passes after the prompt's, those of alternatives included
-    output_tokens: int  # tokens of the best candidate, its end token included; 0 where nothing was computed
-    prompt_tokens: int
-    cached_tokens: int  # prompt tokens that were not decoded again
-    timings: Timings
+    canvas_length: int = 0  # 0 for a decoder without a canvas
+    steps: int = 0  # forward passes after the prompt's, those of alternatives included
+    output_tokens: int = 0  # tokens of the best candidate, its end token included; 0 where nothing was computed
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens that were not decoded again
+    timings: Timings = NO_TIME
     decoder: DecoderName = DecoderName.AUTO  # the decoder that ran; `auto` where none did
     is_cached: bool = False  # the rest of an earlier fill that the user has typed into so far
     slot: int = -1  # of the KV cache; -1 where none was taken
@@ -88,7 +88,7 @@ class FillResult:
     @classmethod
     def unfinished(cls) -> "FillResult":
         """The result at the deadline of a request that the model never started on."""
-        return cls("", (), (Rejection(Reason.UNFINISHED),), 0, 0, 0, 0, 0, NO_TIME)
+        return cls("", (), (Rejection(Reason.UNFINISHED),))
 
     def confident(self, least: float | None) -> "FillResult":
         """Hides the candidates below this confidence, and those with a fault even if it is 0; None hides nothing.
