@@ -170,7 +170,8 @@ class Scheduler:
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
         self.model_time = ModelTime()  # read only
         self._open_engine = partial(open_engine, settings)
-        self._engine: Engine | None = None  # belongs to the model thread; None while the model is closed
+        self.engine: Engine | None = None
+        """While the model is open. It belongs to the model thread; others only read what any thread may."""
         self._on_leave = on_leave
         self._settings = settings.completion  # of requests that bring no settings
         self._idle_seconds = settings.model.idle_seconds or None
@@ -227,12 +228,7 @@ class Scheduler:
     @property
     def is_asleep(self) -> bool:
         """The model is closed for lack of work; the next request opens it again."""
-        return self._engine is None and self.ready.done() and self.ready.exception() is None
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine while the model is open; only for what any thread may read."""
-        return self._engine
+        return self.engine is None and self.ready.done() and self.ready.exception() is None
 
     def leave(self) -> None:
         """Ends a session's use of the model."""
@@ -297,20 +293,20 @@ class Scheduler:
         Raises:
             BackendError: the scheduler was closed while it waited for another model to be opened.
         """
-        engine = self._engine
+        engine = self.engine
         if engine is None:
             with self._device.opening:
                 if not self._is_closed:
-                    engine = self._engine = self._open_engine()
+                    engine = self.engine = self._open_engine()
                 if engine is None or self._is_closed:
                     self._close_engine()  # before another model counts the free memory
                     raise BackendError("the model was closed before it was opened")
         if settings is not None and settings != engine.settings:
-            engine = self._engine = engine.configured(settings)
+            engine = self.engine = engine.configured(settings)
         return engine
 
     def _close_engine(self) -> None:
-        engine, self._engine = self._engine, None
+        engine, self.engine = self.engine, None
         if engine is not None:
             engine.close()
 
@@ -322,7 +318,7 @@ class Scheduler:
         self._close_done()
         with self._changed:
             self._active = None
-            timeout = None if self._engine is None else self._idle_seconds
+            timeout = None if self.engine is None else self._idle_seconds
             self._changed.wait_for(lambda: self._queue or self._is_closed, timeout)
             if self._queue and not self._is_closed:
                 self._active = min(self._queue, key=lambda job: (job.priority, job.steps is None))
@@ -415,7 +411,7 @@ class Scheduler:
             job.close()
 
     def _report(self, listener: SchedulerListener, job: Job, outcome: Future[Any]) -> None:
-        listener.finished(job.request, outcome, time.monotonic() - job.arrival, self._engine)
+        listener.finished(job.request, outcome, time.monotonic() - job.arrival, self.engine)
 
     def _settle_at_deadline(self, job: Job) -> None:
         """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
