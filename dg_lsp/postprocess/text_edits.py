@@ -336,6 +336,14 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     return fill
 
 
+def before_line_below(fill: str, cursor: Cursor) -> str:
+    """The lines of a fill before its first copy of a line below the cursor; empty without one."""
+    lines = fill.split("\n")
+    below = _shown(cursor.below)
+    copies = (number for number, line in enumerate(lines) if number and line.rstrip() in below)
+    return "\n".join(lines[: next(copies, 0)]).rstrip()
+
+
 def repeats_above(fill: str, cursor: Cursor, language: Language = PLAIN) -> bool:
     """True if the fill repeats the lines directly above the cursor."""
     lines = tuple(_in_buffer(fill.split("\n"), cursor))

@@ -222,7 +222,11 @@ def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, st
     valid = surroundings.keep_valid(joined)
     if not valid:
         return Rejection(Reason.SYNTAX_ERROR, joined)
-    return Rejection(Reason.INDENTATION, joined) if surroundings.strands_block(valid) else valid
+    if surroundings.strands_block(valid):  # a model may go on with a line from below, and with other ones after it
+        valid = text_edits.before_line_below(valid, cursor)
+        if not valid or surroundings.strands_block(valid):
+            return Rejection(Reason.INDENTATION, joined)
+    return valid
 
 
 def rank(

@@ -56,6 +56,15 @@ def verdict_of(result):
         pytest.param("|\n", "x = " + "b._ss(" * 6, Reason.REPEATS_ITSELF, id="nested calls"),
         pytest.param("|\n    return x\n", "def f(x):", "def f(x):", id="a header above a block"),
         pytest.param("|\n    return x\n", "x = 1", Reason.INDENTATION, id="no header above a block"),
+        pytest.param(
+            "|\n        a()\n    b()\n", "    if x:\n        a()\n    c()", "    if x:", id="up to the line below"
+        ),
+        pytest.param(
+            "def f():\n  for x in y:\n|\n    b()\n  c()\n",
+            "    a()\n  c()\nd()",
+            "    a()",
+            id="up to a line further below",
+        ),
         pytest.param("if |\n    f()\n", "x:  # why: not", "x:  # why: not", id="a header with a comment"),
         pytest.param("if |\n    f()\n", "x == 1", Reason.INDENTATION, id="no colon above a block"),
         pytest.param("f(|\n    b)\n", "a,", "a,", id="inside brackets"),
