@@ -157,50 +157,36 @@ def test_prefill_decodes_only_new_tokens(denoiser):
     assert denoiser.prefill(0, changed) == len(ids) - 3
 
 
-def test_reused_prefix_predicts_the_same(denoiser):
-    denoiser.prefill(1, encoded(denoiser))
-    (fresh,) = predict(denoiser, masks(16), slot=1)
-    denoiser.prefill(0, encoded(denoiser, BEFORE[:12] + "x = 1"))
-    predict(denoiser, masks(8))
-    denoiser.prefill(0, encoded(denoiser))
-    check_close(fresh, predict(denoiser, masks(16))[0], ATOL)
+def prefill(*ids):
+    return lambda denoiser: denoiser.prefill(0, np.array(ids))
 
 
-BAD_IDS = {
-    "negative id": [5, -1],
-    "id beyond the vocabulary": [5, 10**6],
-    "id beyond 32 bits": [5, 2**40],
-    "too long": [5] * 100_000,
+def step(*canvases):
+    return lambda denoiser: denoiser.predict(0, list(map(np.array, canvases)), 0.0, np.random.default_rng(0))
+
+
+BAD_CALLS = {
+    "prompt with a negative id": prefill(5, -1),
+    "prompt with an id beyond the vocabulary": prefill(5, 10**6),
+    "prompt with an id beyond 32 bits": prefill(5, 2**40),
+    "too long prompt": prefill(*[5] * 100_000),
+    "no canvas": step(),
+    "empty canvas": step([]),
+    "one of two canvases is empty": step([0, 0], []),
+    "canvas with a negative id": step([0, -1]),
+    "canvas with an id beyond the vocabulary": step([0, 10**6]),
+    "too long canvas": step([0] * 5000),
+    "canvases are too long together": step([0] * 4000, [0] * 4000),
+    "too many canvases": step(*[[0]] * 100),
 }
 
 
-@pytest.mark.parametrize("ids", BAD_IDS.values(), ids=BAD_IDS)
-def test_bad_prompt_is_refused_and_the_slot_keeps_its_own(denoiser, ids):
+@pytest.mark.parametrize("call", BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_prompt_or_canvas_is_refused_and_the_slot_keeps_its_prompt(denoiser, call):
     denoiser.prefill(0, encoded(denoiser))
     (before,) = predict(denoiser, masks(8))
     with pytest.raises(RequestError):
-        denoiser.prefill(0, np.array(ids))
-    check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
-
-
-BAD_STEPS = {
-    "no canvas": [],
-    "empty canvas": [[]],
-    "one of two is empty": [[0, 0], []],
-    "negative id": [[0, -1]],
-    "id beyond the vocabulary": [[0, 10**6]],
-    "canvas is too long": [[0] * 5000],
-    "canvases are too long": [[0] * 4000, [0] * 4000],
-    "too many canvases": [[0]] * 100,
-}
-
-
-@pytest.mark.parametrize("canvases", BAD_STEPS.values(), ids=BAD_STEPS)
-def test_bad_canvases_are_refused(denoiser, canvases):
-    denoiser.prefill(0, encoded(denoiser))
-    (before,) = predict(denoiser, masks(8))
-    with pytest.raises(RequestError):
-        denoiser.predict(0, list(map(np.array, canvases)), 0.0, np.random.default_rng(0))
+        call(denoiser)
     check_close(before, *predict_fresh(denoiser, masks(8)), ATOL)
 
 

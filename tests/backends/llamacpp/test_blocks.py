@@ -1,7 +1,7 @@
 """Models with blocks in a causal or block-causal context, against the sampling code of their authors over numpy.
 
-The samplers here follow the authors' code: `block_diffusion_generate` (SDAR, Stable-DiffCoder), `batch_sample`
-(Fast-dLLM v2) and `linear_spec_generate` (Nemotron-Labs-Diffusion), at temperature 0.
+That is `block_diffusion_generate` (SDAR, Stable-DiffCoder), `batch_sample` (Fast-dLLM v2) and `linear_spec_generate`
+(Nemotron-Labs-Diffusion).
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import tiny_masked
 from margins import predict
 from tiny_masked import MASK, softmax
 
-from dg_lsp.canvas.layout import Layout, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import Layout, token_ids
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, SpeculativeDecoder
@@ -64,55 +64,34 @@ def best(tiny, denoiser, ids, rows, **attention):
     return logits.argmax(axis=1), softmax(logits).max(axis=1)
 
 
-def block_diffusion_generate(tiny, denoiser, prompt, threshold):
-    """SDAR's generate.py with `low_confidence_dynamic`, one token at least in each step."""
-    length = denoiser.spec.block_length
-    x = list(prompt)
-    while len(x) < len(prompt) + NUM_TOKENS:
-        start = len(x) // length * length
-        x += [MASK] * (start + length - len(x))
-        while MASK in x:
-            rows = [at for at in range(start, len(x)) if x[at] == MASK]
-            tokens, chances = best(tiny, denoiser, x, rows, block_length=length)
-            chosen = chances > threshold
-            chosen[chances.argmax()] = True
-            for at in np.flatnonzero(chosen):
-                x[rows[at]] = tokens[at]
-    return x[len(prompt) :]
+def authors_fill(tiny, denoiser, prompt, threshold):
+    """The authors' sampler at temperature 0: the confident masks of a block, one at least, are replaced in each step.
 
-
-def fast_dllm_generate(tiny, denoiser, prompt, threshold):
-    """Fast-dLLM's batch_sample: the logits at a position predict the next one, windows of 8 are filled in order."""
+    Fast-dLLM fills windows of 8 tokens in order, and its logits at a position predict the next one.
+    """
     length, x = denoiser.spec.block_length, list(prompt)
-    if len(x) % length == 0:
-        x += best(tiny, denoiser, x, [-1], block_length=length)[0].tolist()
+    window = 8 if tiny.is_shifted else length
     while len(x) < len(prompt) + NUM_TOKENS:
+        if tiny.is_shifted and len(x) % length == 0:
+            x += best(tiny, denoiser, x, [-1], block_length=length)[0].tolist()
         start = len(x) // length * length
         x += [MASK] * (start + length - len(x))
-        for window in range(start, start + length, 8):
-            while MASK in x[window : window + 8]:
-                rows = np.array([at for at in range(window, window + 8) if x[at] == MASK])
-                tokens, chances = best(tiny, denoiser, x, np.maximum(rows - 1, start), block_length=length)
+        for first in range(start, start + length, window):
+            while MASK in x[first : first + window]:
+                rows = np.array([at for at in range(first, first + window) if x[at] == MASK])
+                tokens, chances = best(tiny, denoiser, x, rows - tiny.is_shifted, block_length=length)
                 chosen = chances > threshold
                 chosen[chances.argmax()] = True
                 for at in np.flatnonzero(chosen):
                     x[rows[at]] = tokens[at]
-        x += best(tiny, denoiser, x, [-1], block_length=length)[0].tolist()
     return x[len(prompt) :]
 
 
-def linear_spec_generate(tiny, denoiser, prompt):
-    """Nemotron's: a block of the newest token and masks drafts, a causal pass verifies and adds a token."""
-    length = denoiser.spec.canvas_lengths[-1]
-    x = list(prompt) + best(tiny, denoiser, prompt, [-1], num_causal=len(prompt))[0].tolist()
+def verified_fill(tiny, denoiser, prompt):
+    """Nemotron's: whatever is drafted, the verified tokens are those of the causal model."""
+    x = list(prompt)
     while len(x) < len(prompt) + NUM_TOKENS:
-        known = len(x) - 1
-        block = [x[-1], *[MASK] * (length - 1)]
-        drafted, _ = best(tiny, denoiser, [*x[:-1], *block], slice(known + 1, None), num_causal=known)
-        block[1:] = drafted.tolist()
-        verified, _ = best(tiny, denoiser, [*x[:-1], *block], slice(known, None), num_causal=known + length)
-        agreed = common_prefix_length(np.array(block[1:]), verified)
-        x += verified[: agreed + 1].tolist()
+        x += best(tiny, denoiser, x, [-1], num_causal=len(x))[0].tolist()
     return x[len(prompt) :]
 
 
@@ -155,11 +134,10 @@ def test_predictions_are_those_of_block_causal_attention(open_case, case):
 @pytest.mark.parametrize("case", [*BLOCKS[:3], SHIFTED], ids=lambda case: case.name)
 def test_fills_are_those_of_the_authors_sampler(open_case, case):
     tiny, denoiser = open_case(case)
-    reference = fast_dllm_generate if case is SHIFTED else block_diffusion_generate
     rng = np.random.default_rng(5)
     for number in range(NUM_FILLS):
         prompt = rng.integers(5, 200, 45 + number).tolist()
-        expected = until_end(reference(tiny, denoiser, prompt, case.threshold), denoiser)
+        expected = until_end(authors_fill(tiny, denoiser, prompt, case.threshold), denoiser)
         fill = filled(denoiser, prompt, case.threshold)
         assert fill[:NUM_TOKENS] == expected[:NUM_TOKENS]
 
@@ -174,7 +152,7 @@ def test_drafts_and_verified_tokens_are_those_of_nemotron(open_case):
         [prediction] = predict(denoiser, block)
         num_causal = len(prompt) - 1
         tiny_masked.check(prediction, tiny, prompt[:-1], block, denoiser.spec.banned_ids, EXACT, num_causal)
-        expected = until_end(linear_spec_generate(tiny, denoiser, prompt), denoiser)
+        expected = until_end(verified_fill(tiny, denoiser, prompt), denoiser)
         for decoder in (SpeculativeDecoder, AutoregressiveDecoder):
             fill = filled(denoiser, prompt, DRAFTER.threshold, decoder)
             assert fill[:NUM_TOKENS] == expected[:NUM_TOKENS]
