@@ -21,11 +21,8 @@ class HubServer(ThreadingHTTPServer):
         self.files = files
         self.in_git = set()
         """Paths that are stored in git itself, so that the hub reports no SHA-256."""
-        self.damages = False
-        self.failure = None
-        """Status and headers of every answer."""
-        self.file_failure = None
-        """The same for requests of files alone."""
+        self.failures = {}
+        """Status and headers of the answers to requests whose path contains the key."""
         self.requests = []
         """Their paths."""
 
@@ -61,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)
         hub.requests.append(path)
-        failure = hub.failure or (hub.file_failure if "/resolve/" in path else None)
+        failure = next((failure for part, failure in hub.failures.items() if part in path), None)
         if failure is not None:
             self.answer(failure[0], b"{}", failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
@@ -69,18 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         elif path == f"/api/models/{hub.repository}/tree/{COMMIT}":
             self.answer(200, json.dumps(hub.tree()).encode())
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
-            file = path.split(f"/resolve/{COMMIT}/")[1]
-            self.send_file(hub.files.get(file))
+            content = hub.files[path.split(f"/resolve/{COMMIT}/")[1]]
+            etag = f'"{hashlib.sha256(content).hexdigest()}"'
+            self.answer(200, content, {"ETag": etag, "X-Repo-Commit": COMMIT})
         else:
             self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    def send_file(self, content):
-        if content is None:
-            self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-            return
-        if self.server.damages:
-            content = content[:-1] + bytes([content[-1] ^ 1])
-        self.answer(200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
 
     def answer(self, status, body, headers=None):
         self.send_response(status)

@@ -11,7 +11,6 @@ import tarfile
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -219,22 +218,21 @@ def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def tools(tmp_path, monkeypatch):
-    """Replaces all programs by a compiler; adds more programs."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
+def nvcc(tmp_path, monkeypatch):
+    """CUDA's compiler, which is not on the path. The path has a compiler of C++ alone."""
+    programs = tmp_path / "bin/c++", tmp_path / "cuda/nvcc"
+    for program in programs:
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs[0].parent))
     monkeypatch.delenv("CXX", raising=False)
-
-    def add(name):
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-
-    add("c++")
-    return add
+    cuda = {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc", str(programs[1])]}
+    monkeypatch.setitem(build_runtime.BACKENDS, "cuda", cuda)
+    return programs[1]
 
 
-def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(target, packed, tools, monkeypatch):
+def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(target, packed, nvcc, monkeypatch):
     installed = []
 
     def pip(command, *arguments, environment=None):
@@ -245,6 +243,8 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
         with zipfile.ZipFile(folder / "llama_cpp_python.whl", "w") as wheel:
             wheel.write(package / GEMMA4_PATH, "llama_cpp/lib/gemma4.cpp")
             wheel.writestr("llama_cpp/lib/options", environment["CMAKE_ARGS"])
+        path = environment["PATH"].split(os.pathsep)
+        assert (path[0], path[-1]) == (os.environ["PATH"], str(nvcc.parent)), "CMake finds the compiler"
 
     def is_changed(folder):
         assert (folder / "options").read_text() == "-DGGML_CUDA=ON -DGGML_AVX512=ON"
@@ -252,7 +252,6 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
 
     monkeypatch.setattr(build_runtime, "run_pip", pip)
     monkeypatch.setenv("CMAKE_ARGS", "-DGGML_AVX512=ON")
-    tools("nvcc")
     target.mkdir(parents=True)
     (target / "runtime.json").write_text("an overlay of the library that is replaced")
     with pytest.raises(ModelError, match="its results are those of the unchanged one"):
@@ -263,26 +262,12 @@ def test_all_of_llama_cpp_is_compiled_with_the_change_and_the_users_options(targ
     assert list(target.parent.iterdir()) == []
 
 
-def test_cmake_finds_a_compiler_that_is_not_on_the_path(target, packed, tools, monkeypatch, tmp_path):
-    nvcc = tmp_path / "cuda/nvcc"
-    nvcc.parent.mkdir()
-    nvcc.write_text("#!/bin/sh\n")
-    nvcc.chmod(0o755)
-    cuda = {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc", str(nvcc)]}
-    monkeypatch.setitem(build_runtime.BACKENDS, "cuda", cuda)
-    monkeypatch.setattr(build_runtime, "run_pip", pip := Mock(side_effect=ModelError("stopped")))
-    with pytest.raises(ModelError, match="stopped"):
-        compile_wheel("cuda", packed, is_changed)
-    path = pip.call_args.kwargs["environment"]["PATH"].split(os.pathsep)
-    assert (path[0], path[-1]) == (os.environ["PATH"], str(nvcc.parent))
-
-
 @pytest.mark.parametrize(
     ("backend", "message"),
     [("cuda", r"nvcc.* is missing: install the CUDA toolkit"), ("abacus", "no backend 'abacus': use cpu, cuda")],
 )
-def test_a_missing_tool_or_backend_is_reported_with_advice(tools, backend, message, monkeypatch):
-    monkeypatch.setitem(build_runtime.BACKENDS, "cuda", {**build_runtime.BACKENDS["cuda"], "tools": ["nvcc"]})
+def test_a_missing_tool_or_backend_is_reported_with_advice(nvcc, backend, message):
+    nvcc.unlink()
     with pytest.raises((ModelError, UsageError), match=message):
         check_tools(backend)
 

@@ -41,18 +41,6 @@ def hub(tmp_path, monkeypatch):
         yield server
 
 
-def test_a_model_is_fetched_checked_and_found_again(hub):
-    hub.damages = True
-    with pytest.raises(ModelError, match="not the expected file"):
-        fetch(preset(sha256=SHA256))
-    assert not (preset().folder / "Tiny-Q4_K_M.gguf").exists()
-    hub.damages = False
-    assert fetched_path(preset()) is None
-    path = fetch(preset())
-    assert path == fetched_path(preset()) == preset().folder / "Tiny-Q4_K_M.gguf"
-    assert path.read_bytes() == WEIGHTS
-
-
 def test_no_list_of_coding_agents_is_fetched_to_report_one(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
     monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
@@ -67,25 +55,19 @@ def test_the_files_of_a_hub_without_the_wanted_one_are_named():
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
+    ("part", "status", "code", "message"),
     [
-        ((401, {"X-Error-Code": "GatedRepo"}), "requires an agreement"),
-        ((404, {"X-Error-Code": "RepoNotFound"}), "does not exist or is private"),
-        ((404, {"X-Error-Code": "RevisionNotFound"}), "has no version"),
-        ((500, {}), "try again later|is not reachable"),
-        ((200, {}), "did not answer like a model hub"),
+        ("", 401, "GatedRepo", "requires an agreement"),
+        ("", 404, "RepoNotFound", "does not exist or is private"),
+        ("", 404, "RevisionNotFound", "has no version"),
+        ("", 500, "", "try again later|is not reachable"),
+        ("", 200, "", "did not answer like a model hub"),
+        *(("/resolve/", status, "", f"returned status {status}: try again later") for status in (403, 429, 500, 503)),
     ],
 )
-def test_refusals_of_the_hub_are_explained(hub, failure, message):
-    hub.failure = failure
+def test_refusals_of_the_hub_or_of_its_files_alone_are_explained(hub, part, status, code, message):
+    hub.failures[part] = (status, {"X-Error-Code": code} if code else {})
     with pytest.raises(ModelError, match=message):
-        fetch(preset())
-
-
-@pytest.mark.parametrize("status", [403, 429, 500, 503])
-def test_a_hub_that_refuses_only_the_file_is_explained(hub, status):
-    hub.file_failure = (status, {})
-    with pytest.raises(ModelError, match=f"returned status {status}: try again later"):
         fetch(preset())
 
 
@@ -150,6 +132,8 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     hub.files["config.json"] = b"[]"
     with pytest.raises(ModelError, match=r"config\.json of .* is not the expected file"):
         fetch(which)
+    assert fetched_path(which) is None
+    assert not (which.folder / "config.json").exists()
     changed = hub.files["Tiny-Q4_K_M.gguf"] = WEIGHTS[::-1]
     with pytest.raises(ModelError, match="is not the file that was fetched first: pass --revision main"):
         fetch(which)

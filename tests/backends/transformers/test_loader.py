@@ -77,14 +77,7 @@ DAMAGES = {
         (folder / "chat_template.jinja").touch() or os.truncate(folder / "chat_template.jinja", 1 << 36)
     ),
     "no sizes": lambda folder: edit(folder / "config.json", text_config={}),
-    "a size that transformers refuses": lambda folder: edit(
-        folder / "config.json", text_config=sizes(folder) | {"sliding_window": "wide"}
-    ),
 }
-
-
-def sizes(folder):
-    return json.loads((folder / "config.json").read_text())["text_config"]
 
 
 def renamed(folder):
