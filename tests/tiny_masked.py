@@ -261,40 +261,29 @@ def _feed_forward(_tiny, weights, states):
 
 
 def _mixture(tiny, weights, states):
-    """RND1 divides the weights of the chosen experts by their sum, LLaDA-MoE does not."""
-    if tiny.is_ling:
-        return _grouped_mixture(tiny, weights, states)
-    chances = softmax(states @ weights["ffn_gate_inp.weight"].T)
-    made = np.zeros_like(states)
-    for row, state in enumerate(states):
-        chosen = np.argsort(-chances[row])[: tiny.used_experts]
-        total = chances[row, chosen].sum() if tiny.architecture in ("rnd1", "qwen3moe") else 1
-        for expert in chosen:
-            expert_weights = {
-                f"ffn_{part}.weight": weights[f"ffn_{part}_exps.weight"][expert] for part in ("gate", "up", "down")
-            }
-            made[row] += chances[row, expert] / total * _feed_forward(tiny, expert_weights, state)
-    return made
-
-
-def _grouped_mixture(tiny, weights, states):
-    """Ling's: the best groups by their two best experts, the best experts of these, and a shared expert."""
+    """All divide the probabilities of the chosen experts by their sum, but LLaDA-MoE. Ling has a shared expert, too."""
 
     def expert(name, state, number=slice(None)):
-        expert_weights = {
-            f"ffn_{part}.weight": weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")
-        }
-        return _feed_forward(tiny, expert_weights, state)
+        parts = {part: weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")}
+        return _feed_forward(tiny, {f"ffn_{part}.weight": matrix for part, matrix in parts.items()}, state)
 
-    chances = 1 / (1 + np.exp(-(states @ weights["ffn_gate_inp.weight"].T)))
-    made = expert("shexp", states)
+    scores = states @ weights["ffn_gate_inp.weight"].T
+    chances = 1 / (1 + np.exp(-scores)) if tiny.is_ling else softmax(scores)
+    made = expert("shexp", states) if tiny.is_ling else np.zeros_like(states)
     for row, state in enumerate(states):
-        rank = (chances[row] + weights["exp_probs_b.bias"]).reshape(NUM_GROUPS, -1)
-        best_groups = np.argsort(-np.sort(rank)[:, -2:].sum(axis=1))[:NUM_USED_GROUPS]
-        allowed = np.full_like(rank, -np.inf)
-        allowed[best_groups] = rank[best_groups]
-        chosen = np.argsort(-allowed.ravel())[: tiny.used_experts]
+        rank = _best_groups(chances[row] + weights["exp_probs_b.bias"]) if tiny.is_ling else chances[row]
+        chosen = np.argsort(-rank)[: tiny.used_experts]
+        total = 1 if tiny.architecture == "llada-moe" else chances[row, chosen].sum()
         for number in chosen:
-            share = chances[row, number] / chances[row, chosen].sum() * EXPERT_SCALE
+            share = chances[row, number] / total * (EXPERT_SCALE if tiny.is_ling else 1)
             made[row] += share * expert("exps", state, number)
     return made
+
+
+def _best_groups(rank):
+    """Ling's ranks of experts; of the groups that have not the best pairs of experts, all ranks are infinitely low."""
+    groups = rank.reshape(NUM_GROUPS, -1)
+    best = np.argsort(-np.sort(groups)[:, -2:].sum(axis=1))[:NUM_USED_GROUPS]
+    allowed = np.full_like(groups, -np.inf)
+    allowed[best] = groups[best]
+    return allowed.ravel()
