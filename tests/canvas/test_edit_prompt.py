@@ -183,50 +183,38 @@ BELOW = CHANGED.rpartition("\n")[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("name", "answer", "region"),
     [
-        ("zeta", f"<|editable_region_start|>\n{CHANGED}\n<|editable_region_end|>\n```"),
-        ("zeta", CHANGED.replace("width=2", "width=2<|user_cursor_is_here|>")),
-        ("zeta-2", f"{CHANGED}\n>>>>>>> UPDATED\nmore"),
-        ("zeta-2", CHANGED + "\n"),
-        ("zeta-2.1", f"<|marker_1|>{CHANGED}<|marker_2|><[end▁of▁sentence]>"),
-        ("zeta-2.1", f"<|marker_1|>{CHANGED}\n<|user_cursor|><|marker_2|>"),
-        ("sweep", f"{CHANGED}\n<|file_sep|>b.py"),
-        ("sweep-v2", f"{BELOW}\n\n<|endoftext|>"),
-        ("mercury", f"```\n{CHANGED}\n```"),
+        ("zeta", f"<|editable_region_start|>\n{CHANGED}\n<|editable_region_end|>\n```", CHANGED),
+        ("zeta", CHANGED.replace("width=2", "width=2<|user_cursor_is_here|>"), CHANGED),
+        ("zeta-2", f"{CHANGED}\n>>>>>>> UPDATED\nmore", CHANGED),
+        ("zeta-2", CHANGED + "\n", CHANGED),
+        ("zeta-2.1", f"<|marker_1|>{CHANGED}<|marker_2|><[end▁of▁sentence]>", CHANGED),
+        ("zeta-2.1", f"<|marker_1|>{CHANGED}\n<|user_cursor|><|marker_2|>", CHANGED),
+        ("sweep", f"{CHANGED}\n<|file_sep|>b.py", CHANGED),
+        ("sweep-v2", f"{BELOW}\n\n<|endoftext|>", CHANGED),
+        ("mercury", f"```\n{CHANGED}\n```", CHANGED),
+        ("instinct", f"\n{BELOW}\n", f"\n{BELOW}"),
+        ("zeta", CODE, None),
+        ("zeta", "", None),
+        ("zeta", "  \n", None),
+        ("zeta", "x = 1 <|start_of_file|>", None),
+        ("zeta-2", "NO_EDITS\n>>>>>>> UPDATED\n", None),
+        ("zeta-2", "x\n<<<<<<< CURRENT\ny", None),
+        ("zeta-2.1", "<|marker_1|><|marker_1|>", None),
+        ("zeta-2.1", "<|marker_2|>ignored<|marker_2|>", None),
+        ("zeta-2.1", "<|marker_1|>x<|marker_9|>", None),
+        ("zeta-2.1", "<|marker_2|>x<|marker_1|>", None),
+        ("zeta-2.1", "no marker", None),
+        ("zeta-2.1", "before<|marker_1|>x<|marker_2|>", None),
+        ("sweep", "x = 1 <|im_start|>", None),
+        ("sweep-v2", "print(area(2))\n", None),
+        ("sweep-v2", "", None),
+        ("mercury", "None", None),
     ],
 )
-def test_an_answer_is_read(name, answer):
-    assert answered(name, answer) == CHANGED
-
-
-def test_instinct_answers_with_the_region():
-    assert answered("instinct", f"\n{BELOW}\n") == f"\n{BELOW}"
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("zeta", CODE),
-        ("zeta", ""),
-        ("zeta", "  \n"),
-        ("zeta", "x = 1 <|start_of_file|>"),
-        ("zeta-2", "NO_EDITS\n>>>>>>> UPDATED\n"),
-        ("zeta-2", "x\n<<<<<<< CURRENT\ny"),
-        ("zeta-2.1", "<|marker_1|><|marker_1|>"),
-        ("zeta-2.1", "<|marker_2|>ignored<|marker_2|>"),
-        ("zeta-2.1", "<|marker_1|>x<|marker_9|>"),
-        ("zeta-2.1", "<|marker_2|>x<|marker_1|>"),
-        ("zeta-2.1", "no marker"),
-        ("zeta-2.1", "before<|marker_1|>x<|marker_2|>"),
-        ("sweep", "x = 1 <|im_start|>"),
-        ("sweep-v2", "print(area(2))\n"),
-        ("sweep-v2", ""),
-        ("mercury", "None"),
-    ],
-)
-def test_an_answer_that_changes_nothing_or_cannot_be_read_gives_nothing(name, answer):
-    assert answered(name, answer) is None
+def test_an_answer_is_read_or_gives_nothing_if_it_changes_nothing_or_cannot_be_read(name, answer, region):
+    assert answered(name, answer) == region
 
 
 def test_markers_replace_only_the_blocks_that_they_name():

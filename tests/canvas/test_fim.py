@@ -104,26 +104,25 @@ def snippet_text(prompt, max_tokens=1000):
     return text_of(layout_of(prompt, TOKENIZER, MASK_SPEC, max_tokens).before_ids).removesuffix(prompt.prefix)
 
 
-def test_important_snippets_come_first_and_long_ones_are_cut_at_a_line_end():
-    long = Snippet(SnippetSource.OPEN_FILES, "pkg/long.py", "\n".join(f"line_{i} = {i}" for i in range(40)))
-    text = snippet_text(prompt(long, *CHUNKS), 800)
-    assert len(text) <= 200
-    assert "def a()" in text
-    assert "b = 2" in text
-    kept = [line for line in text.split("\n") if line.startswith("line_")]
-    assert kept
-    assert kept == [f"line_{i} = {i}" for i in range(len(kept))]
+LINES = [f"line_{i} = {i}" for i in range(40)]
+TEST, OPEN_FILES = SnippetSource.TEST, SnippetSource.OPEN_FILES
 
 
-@pytest.mark.parametrize("length", [10, 400], ids=["shorter lines", "a line that is longer than all room"])
-def test_of_the_output_of_a_test_the_end_is_kept_before_all_other_snippets(length):
-    lines = [f"line_{i} = {'x' * (length if i == 30 else 3)}" for i in range(40)]
-    output = Snippet(SnippetSource.TEST, "output of make", "\n".join(lines))
-    text = snippet_text(prompt(output, *CHUNKS), 800)
+@pytest.mark.parametrize(
+    ("source", "lines", "others"),
+    [
+        pytest.param(OPEN_FILES, LINES, ("def a()", "b = 2"), id="after more important ones"),
+        pytest.param(TEST, LINES, (), id="the output of a test, before all others"),
+        pytest.param(TEST, [*LINES[:30], "x" * 400, *LINES[31:]], (), id="an output with a line longer than all room"),
+    ],
+)
+def test_a_long_snippet_keeps_its_first_lines_and_the_output_of_a_test_its_last_ones(source, lines, others):
+    text = snippet_text(prompt(Snippet(source, "long", "\n".join(lines)), *CHUNKS), 800)
     assert len(text) <= 200
+    assert all(other in text for other in others)
     kept = [line for line in text.split("\n") if line.startswith("line_")]
     assert kept
-    assert kept == lines[-len(kept) :]
+    assert kept == (lines[-len(kept) :] if source is TEST else lines[: len(kept)])
 
 
 def test_a_prompt_without_snippets_or_room_for_them_is_unchanged():

@@ -33,20 +33,16 @@ SPLIT, REVERSED = Placement((0, 1), (10.0 * GB, 30.0 * GB)), Placement((1, 0), (
         pytest.param("auto", SILENT[:1], 5 * GB, Placement((0,)), id="a single GPU whatever it reports"),
         pytest.param("gpu:0,1", SILENT, GB, Placement((0, 1), (1.0, 1.0)), id="equal parts of silent GPUs"),
         pytest.param("auto", (), 5 * GB, CPU, id="a machine without a GPU"),
+        pytest.param("gpu:2", PAIR, GB, None, id="number too high"),
+        pytest.param("gpu:0,7", PAIR, GB, None, id="one of two numbers too high"),
+        pytest.param("gpu", (), GB, None, id="no GPU where one is wanted"),
+        pytest.param("cuda:0", (), GB, None, id="no GPU of CUDA"),
     ],
 )
 def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, listed, needed, placement):
-    assert choose_placement(wanted, listed, needed) == placement
-
-
-@pytest.mark.parametrize(
-    ("wanted", "listed"),
-    [("gpu:2", PAIR), ("gpu:0,7", PAIR), ("gpu", ()), ("cuda:0", ())],
-    ids=["number too high", "one of two numbers too high", "no GPU", "no GPU of CUDA"],
-)
-def test_a_gpu_that_is_not_there_is_an_error(wanted, listed):
-    with pytest.raises(SettingsError, match=f"{wanted}, but llama.cpp lists {len(listed)} GPUs"):
-        choose_placement(wanted, listed, GB)
+    problem = f"{wanted}, but llama.cpp lists {len(listed)} GPUs"
+    with nullcontext() if placement else pytest.raises(SettingsError, match=problem):
+        assert choose_placement(wanted, listed, needed) == placement
 
 
 def test_the_parameters_of_llama_cpp_follow_the_placement():
@@ -67,34 +63,31 @@ def test_the_parameters_of_llama_cpp_follow_the_placement():
     assert CPU.describe(()) == "processor"
 
 
-def test_memory_is_compared_with_the_chosen_gpu_alone(monkeypatch):
-    path = BUNDLED[0].path
+FULL = Device("full", "gpu", 1, GB)
+
+
+@pytest.mark.parametrize(
+    ("listed", "settings", "error", "problem"),
+    [
+        pytest.param((PAIR[1], FULL), {"device": "gpu:1"}, ModelMemoryError, "full has 0 MB free", id="wanted, full"),
+        pytest.param((FULL,), {"device": "gpu:0"}, ModelMemoryError, "full has 0 MB free", id="the only one, full"),
+        pytest.param((FULL,), {"device": "gpu"}, ModelMemoryError, "full has 0 MB free", id="any is wanted, full"),
+        pytest.param((FULL,), {"device": "auto"}, None, "", id="none is wanted, full"),
+        pytest.param((PAIR[1], FULL), {"device": "gpu:2"}, SettingsError, "lists 2 GPUs", id="wanted, not there"),
+        pytest.param((), {"device": "gpu"}, SettingsError, "lists 0 GPUs", id="wanted, none is there"),
+        pytest.param((), {"device": "gpu", "gpu_layers": 0}, None, "", id="wanted for no layers"),
+        pytest.param((), {"device": "cpu"}, None, "", id="the processor is wanted"),
+        pytest.param((), {}, None, "", id="nothing is wanted"),
+    ],
+)
+def test_a_model_runs_on_the_processor_if_no_gpu_has_room_unless_a_gpu_is_wanted(
+    monkeypatch, listed, settings, error, problem
+):
     for module in ("model", "memory_estimate"):
-        monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: (PAIR[1], Device("full", "gpu", 1, GB)))
-    monkeypatch.setattr(model_module, "has_gpu", lambda: True)
-    with pytest.raises(ModelMemoryError, match="full has 0 MB free"):
-        LlamaModel(path, ModelSettings(device="gpu:1"))
-    with pytest.raises(SettingsError, match="lists 2 GPUs"):
-        LlamaModel(path, ModelSettings(device="gpu:2"))
-
-
-@pytest.mark.parametrize("device", ["auto", "gpu", "gpu:0"])
-def test_a_model_runs_on_the_processor_if_the_gpu_is_full_unless_a_gpu_is_wanted(monkeypatch, device):
-    for module in ("model", "memory_estimate"):
-        monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: (Device("full", "gpu", 1, GB),))
-    monkeypatch.setattr(model_module, "has_gpu", lambda: True)
-    with nullcontext() if device == "auto" else pytest.raises(ModelMemoryError, match="full has 0 MB free"):
-        loaded = LlamaModel(BUNDLED[0].path, ModelSettings(device=device))
-        assert (loaded.placement, loaded.on_gpu, loaded.gpu_share, loaded.weights.gpu) == (CPU, False, 0, 0)
-        loaded.close()
-
-
-def test_without_a_gpu_a_named_one_is_an_error_and_the_processor_is_not(monkeypatch):
-    path = BUNDLED[0].path
-    monkeypatch.setattr(model_module, "has_gpu", lambda: False)
-    with pytest.raises(SettingsError, match="lists 0 GPUs"):
-        LlamaModel(path, ModelSettings(device="gpu"))
-    for settings in (ModelSettings(device="gpu", gpu_layers=0), ModelSettings(device="cpu"), ModelSettings()):
-        loaded = LlamaModel(path, settings)
+        monkeypatch.setattr(f"dg_lsp.backends.llamacpp.{module}.gpus", lambda: listed)
+    monkeypatch.setattr(model_module, "has_gpu", lambda: bool(listed))
+    with pytest.raises(error, match=problem) if error else nullcontext():
+        loaded = LlamaModel(BUNDLED[0].path, ModelSettings(**settings))
         assert (loaded.placement, loaded.where, loaded.on_gpu) == (CPU, "processor", False)
+        assert (loaded.gpu_share, loaded.weights.gpu) == (0, 0)
         loaded.close()

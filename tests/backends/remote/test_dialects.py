@@ -85,29 +85,21 @@ DOCSTRING = 'def f():\n    """A\n\n    ```\n    x\n    ```\n    """'
 
 
 @pytest.mark.parametrize(
-    ("language", "code", "answer"),
+    ("language", "selection", "answer", "code"),
     [
-        pytest.param("markdown", README, README, id="no fence around it"),
-        pytest.param("markdown", README, f"```markdown\n{README}\n```\n", id="its language"),
-        pytest.param("markdown", README, f"````\n{README}\n````\n", id="a longer fence"),
-        pytest.param("markdown", README, f"```\n{README}\n```\n", id="a fence without a language"),
-        pytest.param("markdown", README, f"Here it is:\n\n```md\n{README}\n```\nDone.", id="prose around it"),
-        pytest.param("markdown", "```sh\nx\n```\n\nText", "```sh\nx\n```\n\nText", id="starts with a fence"),
-        pytest.param("python", DOCSTRING, f"```python\n{DOCSTRING}\n```\nDone.", id="a docstring with a fence"),
+        pytest.param("markdown", README, README, README, id="no fence around it"),
+        pytest.param("markdown", README, f"```markdown\n{README}\n```\n", README, id="its language"),
+        pytest.param("markdown", README, f"````\n{README}\n````\n", README, id="a longer fence"),
+        pytest.param("markdown", README, f"```\n{README}\n```\n", README, id="a fence without a language"),
+        pytest.param("markdown", README, f"Here it is:\n\n```md\n{README}\n```\nDone.", README, id="prose around it"),
+        pytest.param("markdown", "```sh\nx\n```", "```sh\ny\n```\n\nA", "```sh\ny\n```\n\nA", id="starts with a fence"),
+        pytest.param("python", DOCSTRING, f"```python\n{DOCSTRING}\n```\nDone.", DOCSTRING, id="fence in a docstring"),
+        pytest.param("python", "y", "<think>\n```\ny\n```\n</think>\n\n```python\nx\n```", "x", id="after a thought"),
+        pytest.param("python", "y", "<think>\n```\ny\n```", "", id="in an unfinished thought"),
     ],
 )
-def test_the_code_of_a_rewrite_keeps_its_own_fences(language, code, answer):
-    query = RemoteQuery(RemoteTask.REWRITE, Prompt("", "", selection=f"{code}\n", language=language), 64)
-    assert CHAT.extract(RemoteAnswer((answer,)), query).texts == (code,)
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [("<think>\n```\ny\n```\n</think>\n\n```python\nx\n```", "x"), ("<think>\n```\ny\n```", "")],
-    ids=["whole", "unfinished"],
-)
-def test_a_thought_in_an_answer_is_no_code(answer, code):
-    query = RemoteQuery(RemoteTask.REWRITE, Prompt("", "", selection="y\n", language="python"), 64)
+def test_the_code_of_a_rewrite_keeps_its_own_fences_and_is_no_thought(language, selection, answer, code):
+    query = RemoteQuery(RemoteTask.REWRITE, Prompt("", "", selection=f"{selection}\n", language=language), 64)
     assert CHAT.extract(RemoteAnswer((answer,)), query).texts == (code,)
 
 
