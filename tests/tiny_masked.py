@@ -1,7 +1,6 @@
 """Tiny random models: GGUF files of llama.cpp's architectures, and the same computation in numpy, both in float32."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -106,18 +105,12 @@ def make(architecture, **sizes):
     return tiny
 
 
-def write(
-    path: Path,
-    tiny: Tiny,
-    *,
-    architecture="",
-    name="",
-    tokens=TOKENS,
-    mask_id=MASK,
-    add_start=False,
-    fim_ids=None,
-    parts=1,
-):
+def masked(architecture):
+    """The masked diffusion model of an architecture."""
+    return make(architecture, kv_heads=4 if architecture == "llada-moe" else 2)
+
+
+def write(path, tiny, *, architecture="", name="", tokens=TOKENS, mask_id=MASK, add_start=False, fim_ids=None, parts=1):
     """Writes the GGUF file with the metadata of llama.cpp's own converter."""
     out = gguf.GGUFWriter(path, architecture or tiny.architecture)
     out.add_name(name or f"tiny {tiny.architecture}")

@@ -1,6 +1,7 @@
 """Tiny random GGUFs with a byte-level vocabulary, and denoisers over them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny_masked
@@ -114,33 +115,21 @@ def open_gemma(tiny_repacked, opened):
     return open_model
 
 
-@pytest.fixture(scope="session")
-def masked_model(tmp_path_factory):
-    """Makes a masked diffusion model; returns its weights and the path of its GGUF."""
-    folder = tmp_path_factory.mktemp("masked")
-
-    def make(architecture):
-        path = folder / f"{architecture}.gguf"
-        tiny = tiny_masked.make(architecture, kv_heads=4 if architecture == "llada-moe" else 2)
-        if not path.exists():
-            tiny_masked.write(path, tiny, name="Open dCoder" if architecture == "qwen2" else "")
-        return tiny, path
-
-    return make
-
-
 @pytest.fixture
-def open_masked(opened):
-    """Opens the denoiser that a model needs; `spec` changes the model's description."""
+def open_masked(tmp_path, opened):
+    """Opens the denoiser that a GGUF file or `tiny_masked.masked(model)` needs; `spec` changes the description."""
 
-    def open_model(path, *, spec=None, **settings):
+    def open_model(model, *, spec=None, **settings):
+        path = model if isinstance(model, Path) else tmp_path / f"{model}.gguf"
+        if not path.exists():
+            tiny_masked.write(path, tiny_masked.masked(model), name="Open dCoder" if model == "qwen2" else "")
         chosen = runtime(**settings)
-        model = LlamaModel(path, chosen)
-        described = describe(model.metadata, model.vocab_size, path.stem, model.tokenizer.specials())
+        weights = LlamaModel(path, chosen)
+        described = describe(weights.metadata, weights.vocab_size, path.stem, weights.tokenizer.specials())
         try:
-            return opened(denoiser_for(model, replace(described, **(spec or {})), chosen))
+            return opened(denoiser_for(weights, replace(described, **(spec or {})), chosen))
         except BaseException:
-            model.close()
+            weights.close()
             raise
 
     return open_model

@@ -31,7 +31,7 @@ only_conditioned = pytest.mark.parametrize("denoiser", [*CONDITIONED, "gemma-dev
 
 
 @pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, *CONDITIONED])
-def denoiser(request, open_denoiser, open_gemma, open_masked, masked_model, opened):
+def denoiser(request, open_denoiser, open_gemma, open_masked, opened):
     backend, _, noise = request.param.partition("-")
     if request.param == "gemma-transformers":
         cpu = ModelSettings(threads=1, gpu_layers=0)
@@ -45,7 +45,7 @@ def denoiser(request, open_denoiser, open_gemma, open_masked, masked_model, open
         return opened(ScriptedDenoiser(AFTER, spec=spec))
     if backend == "llamacpp":
         return open_denoiser(open_denoiser.mask if noise == "mask" else open_denoiser.uniform)
-    return open_masked(masked_model("dream")[1], prompt_attention=backend)
+    return open_masked("dream", prompt_attention=backend)
 
 
 def encoded(denoiser, text=BEFORE):

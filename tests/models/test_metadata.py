@@ -194,22 +194,6 @@ def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, ch
 
 
 @pytest.mark.parametrize(
-    ("architecture", "name", "mask_id", "is_shifted"),
-    [
-        ("dream", "DiffuCoder 7B cpGRPO", 151_666, True),
-        ("llada", "LLaDA 8B", 126_336, False),
-        ("qwen2", "Open dCoder 0.5B", 151_665, True),
-    ],
-)
-def test_a_masked_model_has_the_settings_of_its_family(architecture, name, mask_id, is_shifted):
-    spec = masked(architecture, name, vocab_size=160_000)
-    assert (spec.sampling.mask_id, spec.is_shifted) == (mask_id, is_shifted)
-    assert mask_id in spec.banned_ids
-    assert spec.is_bidirectional and not spec.has_causal_head
-    assert (spec.prompt_format, spec.sampling.order) == (PromptFormat.INFILL, UnmaskOrder.CONFIDENT)
-
-
-@pytest.mark.parametrize(
     ("architecture", "name", "length", "window", "threshold"),
     [
         ("llama", "Stable DiffCoder 8B Base", 4, 0, 0.95),
@@ -228,18 +212,6 @@ def test_a_model_with_blocks_has_canvases_of_their_length(architecture, name, le
     assert spec.sampling.mask_id in spec.banned_ids
     assert spec.prompt_format is PromptFormat.PREFIX
     assert spec.longest_block == 64, "a fill takes several blocks"
-
-
-def test_stable_diffcoder_fills_the_middle_with_the_tokens_of_seed_coder():
-    spellings = {"<[fim-prefix]>": 6, "<[fim-suffix]>": 7, "<[fim-middle]>": 8}
-    spec = masked("llama", "Stable DiffCoder 8B Base", specials=replace(MASKED_SPECIALS, spellings=spellings))
-    assert (spec.prompt_format, spec.fim.prompt) == (PromptFormat.FIM, (7, "{suffix}", 6, "{prefix}", 8))
-
-
-def test_nemotron_drafts_and_verifies():
-    spec = masked("mistral3", "Nemotron Labs Diffusion 3B Base")
-    assert (spec.sampling.mask_id, spec.canvas_lengths) == (100, (32,))
-    assert spec.is_drafter and spec.has_causal_head and not spec.is_bidirectional
 
 
 def test_a_deleted_token_of_dreamon_does_not_end_the_text():

@@ -1,6 +1,7 @@
 """A context that has grown keeps the slots and computes the same as a context that was large at once."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,14 +27,14 @@ def small_first(monkeypatch):
 
 
 @pytest.fixture
-def open_kind(open_denoiser, open_gemma, open_masked, masked_model):
+def open_kind(open_denoiser, open_gemma, open_masked):
     def make(kind="cached", **settings):
         changes = {"max_prompt_tokens": 800, "canvas_lengths": (8, 16, 32)}
         if kind == "cached":
             return open_denoiser(replace(open_denoiser.mask, **changes), **settings)
         if kind == "conditioned":
             return open_gemma(spec=changes, mass=1.0, **settings)
-        return open_masked(masked_model("dream")[1], spec=changes, prompt_attention=kind, **settings)
+        return open_masked("dream", spec=changes, prompt_attention=kind, **settings)
 
     return make
 
@@ -52,10 +53,6 @@ def predict(denoiser, slot, seed):
 def check_same(predictions, expected):
     for pair in zip(predictions, expected, strict=True):
         check_close(*pair, ATOL)
-
-
-def full(*_arguments, **_options):
-    raise ModelMemoryError("made up")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +84,7 @@ def test_without_memory_slots_are_evicted_and_too_long_prompts_are_refused(open_
     before = predict(denoiser, 0, 0)
     with monkeypatch.context() as patch:
         if where == "estimate":
-            patch.setattr(memory_estimate, "check_fits", full)
+            patch.setattr(memory_estimate, "check_fits", Mock(side_effect=ModelMemoryError("made up")))
         else:
             api = denoiser._context._api
             init = api.llama_init_from_model

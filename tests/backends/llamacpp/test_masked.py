@@ -1,6 +1,7 @@
 """Models with a bidirectional prompt, compared with numpy's computation of the same weights."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,21 +23,9 @@ HALF = 1e-2
 SMALL = {"max_prompt_tokens": 40, "canvas_lengths": (8,)}
 
 
-def watch_decodes(denoiser, monkeypatch):
-    sizes, decode = [], denoiser._context.decode
-
-    def watched(**options):
-        sizes.append(denoiser._context.batch.native.n_tokens)
-        return decode(**options)
-
-    monkeypatch.setattr(denoiser._context, "decode", watched)
-    return sizes
-
-
 @pytest.mark.parametrize("architecture", [*tiny_masked.ARCHITECTURES, "qwen2"])
-def test_exact_prompt_is_computed_as_trained(masked_model, open_masked, architecture):
-    tiny, path = masked_model(architecture)
-    denoiser = open_masked(path)
+def test_exact_prompt_is_computed_as_trained(open_masked, architecture):
+    tiny, denoiser = tiny_masked.masked(architecture), open_masked(architecture)
     atol = HALF if architecture == "qwen2" else 1e-4
     for prompt in (PROMPT, PROMPT[:1], PROMPT[:0]):
         assert [denoiser.prefill(0, prompt) for _ in range(2)] == [len(prompt)] * 2
@@ -45,27 +34,22 @@ def test_exact_prompt_is_computed_as_trained(masked_model, open_masked, architec
 
 
 @pytest.fixture
-def open_per_request(masked_model, open_masked):
+def open_per_request(open_masked):
     """Opens a model whose prompt is computed once for a request."""
-
-    def open_model(architecture="dream", **settings):
-        return open_masked(masked_model(architecture)[1], prompt_attention="per_request", **settings)
-
-    return open_model
+    return partial(open_masked, prompt_attention="per_request")
 
 
 @pytest.mark.parametrize("architecture", ["dream", "rnd1", "qwen2", "llada"])
-def test_prompt_of_a_request_is_exact_in_the_first_step(masked_model, open_per_request, architecture):
-    tiny, _ = masked_model(architecture)
-    denoiser = open_per_request(architecture)
+def test_prompt_of_a_request_is_exact_in_the_first_step(open_per_request, architecture):
+    tiny, denoiser = tiny_masked.masked(architecture), open_per_request(architecture)
     for prompt in (PROMPT, PROMPT[:2], PROMPT[:1], PROMPT[:0]):
         for canvas in (GAPS, FILLED, token_ids([20, MASK])):
             assert denoiser.prefill(0, prompt) == len(prompt)
             tiny_masked.check(*predict(denoiser, canvas), tiny, prompt, canvas, denoiser.spec.banned_ids, HALF)
 
 
-def test_prompt_of_a_request_keeps_its_attention_to_the_first_canvas(masked_model, open_masked, open_per_request):
-    denoiser, exact = open_per_request(), open_masked(masked_model("dream")[1])
+def test_prompt_of_a_request_keeps_its_attention_to_the_first_canvas(open_masked, open_per_request):
+    denoiser, exact = open_per_request("dream"), open_masked("dream")
     denoiser.prefill(0, PROMPT)
     exact.prefill(0, PROMPT)
     (first,), (second,) = predict(denoiser, GAPS), predict(denoiser, FILLED)
@@ -79,7 +63,9 @@ def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(
     open_per_request, monkeypatch, architecture, num_ahead
 ):
     denoiser = open_per_request(architecture)
-    sizes = watch_decodes(denoiser, monkeypatch)
+    sizes = []
+    context, decode = denoiser._context, denoiser._context.decode
+    monkeypatch.setattr(context, "decode", lambda **how: sizes.append(context.batch.native.n_tokens) or decode(**how))
     denoiser.prefill(0, PROMPT)
     for canvases in ([GAPS], [GAPS, FILLED], [FILLED], [[20, 30]]):
         predict(denoiser, *canvases)
@@ -89,8 +75,8 @@ def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(
     assert sizes[3:] == [47, 7 + num_ahead], "the first open canvas is computed with the prompt"
 
 
-def test_prompt_of_a_request_is_computed_again_after_its_eviction(masked_model, open_masked, open_per_request):
-    denoiser, exact = open_per_request(context_length=256), open_masked(masked_model("dream")[1])
+def test_prompt_of_a_request_is_computed_again_after_its_eviction(open_masked, open_per_request):
+    denoiser, exact = open_per_request("dream", context_length=256), open_masked("dream")
     for slot, prompt in enumerate([PROMPT, token_ids(np.tile(PROMPT, 3))]):
         denoiser.prefill(slot, prompt)
         exact.prefill(slot, prompt)
@@ -101,11 +87,10 @@ def test_prompt_of_a_request_is_computed_again_after_its_eviction(masked_model, 
     assert num_used == [39, 119, 158], "the long canvas has no room beside both prompts"
 
 
-def test_context_has_room_for_a_canvas_that_grows(masked_model, open_masked):
-    _, path = masked_model("dream")
-    plain = open_masked(path, spec=SMALL)
+def test_context_has_room_for_a_canvas_that_grows(open_masked):
+    plain = open_masked("dream", spec=SMALL)
     sampling = replace(plain.spec.sampling, expand_id=2, max_free=16)
-    growing = open_masked(path, spec={**SMALL, "sampling": sampling})
+    growing = open_masked("dream", spec={**SMALL, "sampling": sampling})
     assert (plain.footprint.cache_limit, growing.footprint.cache_limit) == (48, 64)
     growing.prefill(0, PROMPT)
     (prediction,) = predict(growing, [MASK] * 24)

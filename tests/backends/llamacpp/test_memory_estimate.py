@@ -20,7 +20,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     estimate_context,
     estimate_load,
     num_gpu_layers,
-    split_parts,
     weight_bytes,
 )
 from dg_lsp.canvas.spec import UniformSampling
@@ -159,17 +158,11 @@ def test_weights_count_where_their_layers_are(tiny_repacked):
     assert [num_gpu_layers(wanted, 4) for wanted in (-1, 0, 3, 9)] == [5, 0, 3, 5]
 
 
-def test_split_model_has_all_parts_whatever_its_name_is(tmp_path):
-    parts = [tmp_path / f"m[1]-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
-    for path in (*parts, tmp_path / "m1-00001-of-00003.gguf"):
-        path.touch()
-    assert split_parts(parts[1]) == parts
-
-
-def test_a_split_model_needs_what_the_whole_one_needs(tiny_path, tmp_path, opened):
+def test_a_split_model_needs_what_the_whole_one_needs_whatever_its_name_is(tiny_path, tmp_path, opened):
+    (tmp_path / "m1-00001-of-00002.gguf").touch()  # of another model
     whole = read_header(tiny_path)
     tensors = [copied(tensor) for tensor in whole.tensors.values()]
-    parts = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    parts = [tmp_path / f"m[1]-0000{number}-of-00002.gguf" for number in (1, 2)]
     for number, (values, stored) in enumerate([(whole.values, []), ({}, tensors)]):
         keys = {"split.no": Value(2, bytes([number, 0])), "split.count": Value(2, bytes([2, 0]))}
         keys["split.tensors.count"] = Value(5, len(tensors).to_bytes(4, "little"))

@@ -19,7 +19,7 @@ def random_logits(num_rows=17):
     return np.random.default_rng(1).normal(0, 3, (num_rows, 1000)).astype(np.float32)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 0.3, 1.0, 2.5])
 @pytest.mark.parametrize("banned", [(), (0, 3, 999)])
 def test_reduction_follows_the_definition(temperature, banned):
     shares = shares_of(random_logits(), temperature, banned)
@@ -30,12 +30,6 @@ def test_reduction_follows_the_definition(temperature, banned):
     assert np.allclose(reduced.sampled_confidence, shares[ROWS, reduced.sampled_ids], rtol=1e-4)
     assert not np.isin(reduced.sampled_ids, banned).any()
     assert temperature or np.array_equal(reduced.sampled_ids, reduced.argmax_ids)
-
-
-def test_lowest_temperature_gives_numbers():
-    cold = Reducer((0, 1)).reduce(random_logits(), 1e-30, np.random.default_rng(0))
-    assert (cold.confidence > 0.99).all()
-    assert np.isfinite(cold.entropy).all()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

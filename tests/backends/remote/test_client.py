@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
+from gates import wait_until
 from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, read_request, reply, silent
 from remote_models import last_answer, remote_models
 
@@ -49,13 +50,6 @@ GOOD = events(choice("w * "), choice("h"), choice("", "stop"), "[DONE]")
 
 def body(request):
     return json.loads(request.partition(b"\r\n\r\n")[2])
-
-
-def wait_for_request(server, answers):
-    deadline = time.monotonic() + 30
-    while not server.requests:
-        next(answers)
-        assert time.monotonic() < deadline
 
 
 def test_request_has_the_fields_of_the_api_and_of_the_settings(serve, model_of):
@@ -233,7 +227,7 @@ def test_closing_a_stream_or_its_model_closes_the_connection(serve, model_of, tl
     server = serve(silent, tls=tls)
     model = model_of(server.url, ca_file=TRUSTED)
     answers = model.stream(QUERY, time.monotonic() + 60)
-    wait_for_request(server, answers)
+    wait_until(lambda: next(answers) and server.requests)
     if closed == "stream":
         answers.close()
     model.close()

@@ -13,7 +13,6 @@ from dg_lsp.backends.remote.dialects import (
     usage_of,
     without_line_start,
 )
-from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.context.window import Prompt, Snippet, Snippets, SnippetSource
 
 PROMPT = Prompt("a = {x}\nb = ", "\nc = {suffix}\n", path="p.py", language="python")
@@ -28,16 +27,6 @@ def test_infill_sends_the_line_of_the_cursor_apart():
     assert (body["input_prefix"], body["prompt"], body["input_suffix"]) == ("a\n", "  b = ", "\nc\n")
     assert body["input_extra"] == [{"text": "x = 1\n", "filename": "other.py"}]
     assert (body["n_predict"], body["n_cmpl"], body["seed"], body["t_max_predict_ms"]) == (32, 3, 5, 249)
-
-
-@pytest.mark.parametrize("family", ["none", *FIM_FAMILIES])
-def test_fim_prompts_contain_prefix_and_suffix_unchanged(family):
-    body = DIALECTS["completions"].body(QUERY, family, 0.0, 100.0)
-    assert PROMPT.prefix in body["prompt"]
-    assert (PROMPT.suffix in body["prompt"]) == (family != "none")
-    assert "suffix" not in body
-    assert body["prompt"].startswith("[SUFFIX]") == (family == "codestral")
-    assert len(body.get("stop", ())) <= 4  # OpenAI's API accepts no more
 
 
 def test_chat_fill_sends_extra_code_and_a_marked_gap_twice_and_extracts_the_code():

@@ -19,10 +19,6 @@ PAGE = Path(__file__).parents[3] / "docs/howto/engines.md"
 QUERY = RemoteQuery(RemoteTask.FILL, Prompt("def area(w, h):\n    return ", "\n", path="a.py", language="python"), 64)
 
 
-def id_of(exchange):
-    return exchange["id"]
-
-
 @pytest.fixture
 def replay():
     """Sends a fill to a server that gives the response of an exchange: the answer, and the fields of the request."""
@@ -40,7 +36,7 @@ def replay():
         yield call
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES, ids=id_of)
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange["id"])
 def test_an_exchange_with_an_engine_gives_its_answer_or_names_the_setting_to_change(exchange, replay):
     answer, request = replay(exchange)
     sent = json.loads(request.partition(b"\r\n\r\n")[2])
