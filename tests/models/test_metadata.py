@@ -214,6 +214,12 @@ def test_a_model_with_blocks_has_canvases_of_their_length(architecture, name, le
     assert spec.longest_block == 64, "a fill takes several blocks"
 
 
+def test_nemotron_drafts_and_verifies():
+    spec = masked("mistral3", "Nemotron Labs Diffusion 3B Base")
+    assert (spec.sampling.mask_id, spec.canvas_lengths) == (100, (32,))
+    assert spec.is_drafter and spec.has_causal_head and not spec.is_bidirectional
+
+
 def test_a_deleted_token_of_dreamon_does_not_end_the_text():
     spec = masked("dream", "DreamOn v0 7B")
     assert (spec.sampling.expand_id, spec.sampling.delete_id) == (151_667, 151_643)
