@@ -1,5 +1,6 @@
 """Tiny random GGUFs with a byte-level vocabulary, and denoisers over them."""
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,15 +52,9 @@ def tiny_path(write_model):
 
 @pytest.fixture
 def opened():
-    resources = []
-
-    def keep(resource):
-        resources.append(resource)
-        return resource
-
-    yield keep
-    for resource in resources:
-        resource.close()
+    """`opened(resource)` closes a resource in the end."""
+    with ExitStack() as stack:
+        yield lambda resource: stack.enter_context(closing(resource))
 
 
 @pytest.fixture

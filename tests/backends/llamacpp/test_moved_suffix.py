@@ -62,10 +62,8 @@ def drift(denoiser, slot=0):
 
 
 def refresh(denoiser, slot=0):
-    passes = []
-    while count := denoiser.refresh(slot):
-        passes.append(count)
-    return passes
+    """The tokens of all passes."""
+    return list(iter(lambda: denoiser.refresh(slot), 0))
 
 
 def check_exact(denoiser, ids, atol=ATOL):

@@ -39,7 +39,7 @@ SPLIT, REVERSED = Placement((0, 1), (10.0 * GB, 30.0 * GB)), Placement((1, 0), (
         pytest.param("cuda:0", (), GB, None, id="no GPU of CUDA"),
     ],
 )
-def test_a_model_is_split_only_where_it_does_not_fit_into_one_gpu(wanted, listed, needed, placement):
+def test_a_model_is_split_only_if_no_gpu_holds_it_and_a_missing_gpu_is_an_error(wanted, listed, needed, placement):
     problem = f"{wanted}, but llama.cpp lists {len(listed)} GPUs"
     with nullcontext() if placement else pytest.raises(SettingsError, match=problem):
         assert choose_placement(wanted, listed, needed) == placement

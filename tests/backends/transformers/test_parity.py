@@ -4,6 +4,7 @@ Each step of the forward pass starts from the same canvas: with random weights o
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -58,14 +59,11 @@ def test_a_prompt_that_grows_shrinks_and_changes_gives_the_same_numbers(referenc
         before = prompt
 
 
-class TorchRng:
-    """The part of numpy's generator that the loop uses, with the random numbers of torch."""
-
-    def random(self, count):
-        return np.full(count, 0.5)  # `multinomial` draws the samples
-
-    def integers(self, low, high, count, dtype):
-        return torch.randint(low, high, (1, count))[0].numpy().astype(dtype)
+TORCH_RNG = SimpleNamespace(
+    random=lambda count: np.full(count, 0.5),  # `multinomial` draws the samples
+    integers=lambda low, high, count, dtype: torch.randint(low, high, (1, count))[0].numpy().astype(dtype),
+)
+"""The part of numpy's generator that the loop uses, with the random numbers of torch."""
 
 
 def multinomial(raw, cap, banned_ids, temperature, uniforms, _top_k):
@@ -113,6 +111,6 @@ def test_the_loop_returns_the_tokens_of_generate(reference, open_denoiser, lengt
     torch.manual_seed(length)
     canvas = torch.randint(0, 512, (1, size))[0].numpy().astype(np.int32)
     plan = Canvas(prompt, canvas, np.zeros(size, np.bool_))
-    *_, last = denoise(denoiser, 0, plan, sampling, TorchRng())
+    *_, last = denoise(denoiser, 0, plan, sampling, TORCH_RNG)
     assert last.number == streamer.put_draft.call_count
     assert np.array_equal(last.draft_ids, expected.numpy())
