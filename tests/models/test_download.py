@@ -88,7 +88,6 @@ def test_errors_of_the_hubs_libraries_are_explained(monkeypatch, error, message)
 
 def test_no_file_is_written_outside_the_folder_of_the_preset(hub, tmp_path):
     hub.files["..\\evil.json"] = b"{}"
-    hub.in_git.add("..\\evil.json")
     with pytest.raises(ModelError, match="did not answer like a model hub"):
         fetch(preset(patterns=("Tiny-Q4_K_M.gguf", "*.json")))
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
@@ -111,7 +110,6 @@ def test_no_python_file_is_fetched(hub):
     hub.files.clear()
     hub.files.update({"model.safetensors": b"w" * 1000, "config.json": b"{}", "tokenization.py": b"import os"})
     hub.files["old/model.safetensors"] = b"old"
-    hub.in_git.add("config.json")
     which = preset(patterns=("*.safetensors", "*.json", "*.py", "tokenization.py"))
     assert fetch(which) == which.folder
     assert not [path for path in hub.requests if path.endswith(".py")]
@@ -121,7 +119,6 @@ def test_no_python_file_is_fetched(hub):
 
 def test_the_first_download_fixes_commit_and_checksums(hub):
     hub.files["config.json"] = b"{}"
-    hub.in_git.add("config.json")
     which = preset(patterns=("Tiny-Q4_K_M.gguf", "config.json"))
     fetch(which)
     remove(which)
