@@ -90,17 +90,11 @@ def test_damaged_vocabulary_is_an_error(tiny_path, tmp_path, opened):
 
 @pytest.mark.parametrize(("features", "is_used"), [(b"AVX512 = 1 | AMX_INT8 = 1 | ", False), (b"AVX512 = 1 | ", True)])
 def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_used):
-    used, api = [], library().api
-    load = api.llama_model_load_from_file
-
-    def record(path, params):
-        used.append(params.use_extra_bufts)
-        return load(path, params)
-
+    api = library().api
     monkeypatch.setattr(api, "llama_print_system_info", lambda: features)
-    monkeypatch.setattr(api, "llama_model_load_from_file", record)
+    monkeypatch.setattr(api, "llama_model_load_from_file", load := Mock(wraps=api.llama_model_load_from_file))
     LlamaModel(tiny_path, CPU).close()
-    assert used == [is_used]
+    assert load.call_args.args[1].use_extra_bufts == is_used
 
 
 def test_fill_in_the_middle_tokens_are_those_of_the_file(write_model, opened):
