@@ -16,6 +16,7 @@ from dg_lsp.models.convert import ModelParts, convert_checkpoint, read_gguf, sid
 from dg_lsp.models.metadata import read_folder
 
 OLD = "diffusion-gemma."
+NORM, ENCODER_NORM = "model.decoder.norm.weight", "model.encoder.language_model.norm.weight"
 UP = "model.decoder.layers.1.mlp.up_proj.weight"
 EXPERTS = "model.decoder.layers.1.experts.gate_up_proj"
 TORCH = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
@@ -132,7 +133,7 @@ def test_matrices_keep_their_number_format(checkpoint, kind, monkeypatch):
     parts = convert_checkpoint(checkpoint)
     for name, saved_name in (("blk.1.ffn_up.weight", UP), ("blk.1.ffn_gate_up_exps.weight", EXPERTS)):
         assert stored(parts, name) == (kind, weights[saved_name].contiguous().view(torch.uint8).numpy().tobytes())
-    norm = weights["model.decoder.norm.weight"].float().numpy().tobytes()
+    norm = weights[NORM].float().numpy().tobytes()
     assert stored(parts, "output_norm.weight") == (F32, norm)
     assert stored(parts, "blk.0.ffn_gate_inp.weight")[0] is F32
 
@@ -176,30 +177,27 @@ def test_a_damaged_generation_config_is_refused_by_every_reader(checkpoint, chan
         read_folder(checkpoint)
 
 
-def test_a_checkpoint_with_a_different_encoder_is_refused(checkpoint):
+def test_an_encoder_that_equals_the_decoder_may_be_stored(checkpoint):
     weights = all_weights(checkpoint)
-    norm = "model.encoder.language_model.norm.weight"
-    shared = weights["model.decoder.norm.weight"].clone()
-    save_single(checkpoint, weights | {norm: shared})
+    save_single(checkpoint, weights | {ENCODER_NORM: weights[NORM].clone()})
     assert convert_checkpoint(checkpoint).size
-    save_single(checkpoint, weights | {norm: shared + 1})
-    with pytest.raises(ModelUnsupportedError, match=r"norm\.weight differs from the decoder's"):
-        convert_checkpoint(checkpoint)
 
 
-def test_missing_tensors_are_named(checkpoint):
-    weights = all_weights(checkpoint)
-    save_single(checkpoint, {name: w for name, w in weights.items() if name != UP})
-    with pytest.raises(ModelError, match=r"lacks 1 tensors of a DiffusionGemma \(blk\.1\.ffn_up\.weight\)"):
-        convert_checkpoint(checkpoint)
-    save_single(checkpoint, {"other": torch.zeros(1)})
-    with pytest.raises(ModelUnsupportedError, match="name the folder of a DiffusionGemma checkpoint"):
-        convert_checkpoint(checkpoint)
+WRONG_WEIGHTS = {
+    "a different encoder": (lambda weights: weights | {ENCODER_NORM: weights[NORM] + 1}, r"norm\.weight differs from"),
+    "a missing tensor": (
+        lambda weights: {name: weight for name, weight in weights.items() if name != UP},
+        r"lacks 1 tensors of a DiffusionGemma \(blk\.1\.ffn_up\.weight\)",
+    ),
+    "another model": (lambda _: {"other": torch.zeros(1)}, "name the folder of a DiffusionGemma checkpoint"),
+    "another format": (lambda weights: weights | {"odd": torch.zeros(1, dtype=torch.int64)}, "number format I64"),
+}
 
 
-def test_tensors_of_other_number_formats_are_refused(checkpoint):
-    save_single(checkpoint, all_weights(checkpoint) | {"odd": torch.zeros(1, dtype=torch.int64)})
-    with pytest.raises(ModelUnsupportedError, match="number format I64"):
+@pytest.mark.parametrize(("change", "problem"), WRONG_WEIGHTS.values(), ids=WRONG_WEIGHTS)
+def test_weights_of_another_model_or_format_are_refused(checkpoint, change, problem):
+    save_single(checkpoint, change(all_weights(checkpoint)))
+    with pytest.raises(ModelError, match=problem):
         convert_checkpoint(checkpoint)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -140,48 +141,28 @@ def test_model_that_does_not_fit_into_memory_is_refused_before_it_is_loaded(tiny
         check_memory(25_250_000_000, config, spec, 1, torch.bfloat16, torch.device("cpu"))
 
 
-@pytest.fixture
-def gpus(monkeypatch):
-    """`gpus(count)` makes torch list so many GPUs; each has more free memory than the one before it."""
-
-    def have(count):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(f"{MODULE}.gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
-
-    return have
-
-
 @pytest.mark.parametrize(
-    ("num_gpus", "settings", "device"),
+    ("num_gpus", "settings", "device", "problem"),
     [
-        pytest.param(0, ModelSettings(), "cpu", id="no GPU"),
-        pytest.param(2, CPU, "cpu", id="the CPU of the settings"),
-        pytest.param(2, ModelSettings(gpu_layers=0), "cpu", id="no layers on a GPU"),
-        pytest.param(2, ModelSettings(), "cuda:1", id="most free memory"),
-        pytest.param(2, ModelSettings(device="gpu"), "cuda:1", id="a GPU with most free memory"),
-        pytest.param(2, ModelSettings(device="gpu:0"), "cuda:0", id="the GPU of the settings"),
-        pytest.param(2, ModelSettings(device="cuda:1"), "cuda:1", id="torch's name of it"),
+        pytest.param(0, ModelSettings(), "cpu", "", id="no GPU"),
+        pytest.param(2, CPU, "cpu", "", id="the CPU of the settings"),
+        pytest.param(2, ModelSettings(gpu_layers=0), "cpu", "", id="no layers on a GPU"),
+        pytest.param(2, ModelSettings(), "cuda:1", "", id="most free memory"),
+        pytest.param(2, ModelSettings(device="gpu"), "cuda:1", "", id="a GPU with most free memory"),
+        pytest.param(2, ModelSettings(device="gpu:0"), "cuda:0", "", id="the GPU of the settings"),
+        pytest.param(2, ModelSettings(device="cuda:1"), "cuda:1", "", id="torch's name of it"),
+        pytest.param(0, ModelSettings(device="cuda:1"), "", "torch finds 0 GPUs", id="no GPU of this number"),
+        pytest.param(0, ModelSettings(device="gpu"), "", "torch finds 0 GPUs", id="no GPU at all"),
+        pytest.param(2, ModelSettings(device="gpu:0,1"), "", "runs on one GPU", id="two GPUs"),
     ],
 )
-def test_the_device_is_the_gpu_with_the_most_free_memory_unless_the_settings_name_another(
-    gpus, num_gpus, settings, device
+def test_the_device_is_that_of_the_settings_or_the_gpu_with_the_most_free_memory(
+    monkeypatch, num_gpus, settings, device, problem
 ):
-    gpus(num_gpus)
-    assert choose_device(settings) == torch.device(device)
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "device", "problem"),
-    [
-        pytest.param(0, "cuda:1", "torch finds 0 GPUs", id="a GPU by its number"),
-        pytest.param(0, "gpu", "torch finds 0 GPUs", id="any GPU"),
-        pytest.param(2, "gpu:0,1", "runs on one GPU", id="two GPUs"),
-    ],
-)
-def test_a_device_that_cannot_be_used_is_an_error(gpus, num_gpus, device, problem):
-    gpus(num_gpus)
-    with pytest.raises(SettingsError, match=problem):
-        choose_device(ModelSettings(device=device))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(f"{MODULE}.gpu_memory", lambda device: DeviceMemory("GPU", 8 + device.index, 16))
+    with pytest.raises(SettingsError, match=problem) if problem else nullcontext():
+        assert choose_device(settings) == torch.device(device)
 
 
 def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeypatch):
