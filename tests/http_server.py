@@ -153,16 +153,23 @@ def mercury(path, region, above="", below=""):
     return f"<|current_file_content|>\n{file}<|/current_file_content|>\n"
 
 
-def chunks(reply):
-    """The parsed events of a stream that ends with `[DONE]`."""
+def trees(reply):
+    """The parsed answer, or the events of a stream, which ends with `[DONE]`."""
+    if reply.headers["content-type"] == "application/json":
+        return [reply.tree]
     *events, done = reply.events
     assert done == "[DONE]"
     return [json.loads(event) for event in events]
 
 
 def choices(reply):
-    """The first choice of each event of such a stream."""
-    return [chunk["choices"][0] for chunk in chunks(reply)]
+    """The first choice of an answer, or of each event of a stream."""
+    return [tree["choices"][0] for tree in trees(reply)]
+
+
+def message(choice):
+    """The message of a choice, or the part of it in an event."""
+    return choice.get("message") or choice["delta"]
 
 
 # checks of schemathesis

@@ -1,8 +1,9 @@
-"""`POST /v1/chat/completions` and `/v1/apply/completions`: whole, streamed, and as drafts."""
+"""`POST /v1/chat/completions` and `/v1/apply/completions`: whole, streamed, as drafts, and with thoughts."""
 
 import pytest
-from chatty import HI, chatty
-from http_server import choices
+from chatty import HI, SPECIALS, chatty
+from http_server import choices, message
+from scripted import END_ID
 
 ANSWER = "One line.\n\nAnd a second one, which is longer than the longest canvas: it goes on in another. é😋"
 
@@ -57,3 +58,14 @@ def test_apply_adds_an_instruction_to_mercurys_template(post):
     tree = post(answer, {"messages": [{"role": "user", "content": content}]}, "/v1/apply/completions").tree
     assert tree["choices"][0]["message"]["content"] == "a = 2"
     assert "Apply the update" in max(prefixes, key=len)  # a prompt is decoded in pieces
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_thought_is_returned_beside_the_answer_and_only_the_answer_ends_at_a_stop(start, is_streamed):
+    denoiser = chatty("<think>\nWhy\n\nnot?\n</think>\n\nBecause.\n\nAnd so on.")
+    denoiser.tokenizer.special = {**SPECIALS, "<|think|>": END_ID}.get
+    body = {**HI, "chat_template_kwargs": {"enable_thinking": True}, "stop": ["\n\n"], "stream": is_streamed}
+    parts = choices(start(denoiser).post("/v1/chat/completions", body))
+    assert "".join(message(part).get("reasoning_content", "") for part in parts) == "Why\n\nnot?"
+    assert "".join(message(part)["content"] for part in parts) == "Because."
+    assert parts[-1]["finish_reason"] == "stop"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from http_server import OPERATOR, choices, mercury, metric
+from http_server import OPERATOR, choices, mercury, message, metric
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.http.routes import parse_edit_history
@@ -98,13 +98,8 @@ def test_an_edit_completes_the_region_in_its_file(prompts_of):
 )
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_the_region_of_an_edit(complete, fill, options, content, reason, is_streamed):
-    reply = complete(fill, "/v1/edit/completions", edit(REGION, stream=is_streamed, **options))
-    if is_streamed:
-        parts = choices(reply)
-        assert [part["delta"]["content"] for part in parts] == [content, ""]
-    else:
-        parts = reply.tree["choices"]
-        assert [part["message"]["content"] for part in parts] == [content]
+    parts = choices(complete(fill, "/v1/edit/completions", edit(REGION, stream=is_streamed, **options)))
+    assert [message(part)["content"] for part in parts] == [content, ""][: 1 + is_streamed]
     assert parts[-1]["finish_reason"] == reason
 
 
@@ -124,9 +119,8 @@ WITH_LINES_AROUND = HISTORY.replace("-1,1 +1,1", "-1,2 +1,2", 1).replace(
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("history", [HISTORY, WITH_LINES_AROUND], ids=["changed lines", "with lines around them"])
 def test_an_edit_repeats_the_last_edits_in_the_region(complete, history, is_streamed):
-    reply = complete("nothing", "/v1/edit/completions", edit(CALLS + history, stream=is_streamed))
-    parts = choices(reply) if is_streamed else reply.tree["choices"]
-    content = "".join((part["delta"] if is_streamed else part["message"])["content"] for part in parts)
+    parts = choices(complete("nothing", "/v1/edit/completions", edit(CALLS + history, stream=is_streamed)))
+    content = "".join(message(part)["content"] for part in parts)
     assert content == "```\nsecond = load(path, mode, strict=True)\nthird = 3\n```"
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from http_server import chunks
+from http_server import trees
 from scripted import ScriptedDenoiser
 
 LINE = {"input_prefix": "def total(items):\n", "prompt": "    return ", "input_suffix": "\n"}
@@ -47,14 +47,13 @@ def server(module_start):
 def read(path, reply, *, is_streamed):
     """The completion, text and reason of each part of an answer; all but the last part of a completion have none."""
     if path.startswith("/v1/"):
-        trees = chunks(reply) if is_streamed else [reply.tree]
-        choices = [choice for tree in trees for choice in tree["choices"]]
+        choices = [choice for tree in trees(reply) for choice in tree["choices"]]
         return [(choice["index"], choice["text"], choice["finish_reason"]) for choice in choices]
     assert is_streamed or b"\n" not in reply.body  # llama.vim reads one line
-    trees = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
-    trees = trees if isinstance(trees, list) else [trees]
-    assert all(tree["stop"] is ("stop_type" in tree) for tree in trees)
-    return [(tree["index"], tree["content"], tree.get("stop_type")) for tree in trees]
+    parts = [json.loads(event) for event in reply.events] if is_streamed else reply.tree
+    parts = parts if isinstance(parts, list) else [parts]
+    assert all(part["stop"] is ("stop_type" in part) for part in parts)
+    return [(part["index"], part["content"], part.get("stop_type")) for part in parts]
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "stream"])

@@ -1,6 +1,7 @@
-"""`POST /completion`, and what llama.cpp's servers report of it: slots, tokens, canvases, and why it ended."""
+"""`POST /completion`, and fields that llama.cpp's servers have: slots, tokens, canvases, options of the sampler."""
 
 import pytest
+from chatty import HI, chatty
 from http_server import GAP
 from scripted import UNIFORM_SPEC, ScriptedDenoiser
 
@@ -46,12 +47,40 @@ def test_the_context_truncates(start):
     assert tree["choices"][0]["finish_reason"] == "length"
 
 
-def test_top_k_of_every_model(start):
-    masks = start(ScriptedDenoiser(story))
-    assert masks.post("/completion", {**BODY, "top_k": 40, "n_predict": 4}).status == 200
-    for field, value in (("top_k", -2), ("top_k_start", 9), ("top_k_end", 9), ("top_k_tail_correction", True)):
-        reply = masks.post("/completion", {**BODY, field: value})
-        assert (reply.status, reply.error["param"]) == (400, field)
+def test_fields_change_how_a_canvas_is_denoised(start):
+    client = start(ScriptedDenoiser("first + second"))
+    tree = client.post("/infill", {**GAP, "canvas_length": 16, "n_denoise_steps": 1}).tree
+    assert (tree["diffusion"]["canvas_length"], tree["diffusion"]["steps"]) == (16, 1)
+    tree = client.post("/infill", GAP).tree
+    assert (tree["diffusion"]["canvas_length"], tree["diffusion"]["steps"]) == (8, 4)
+    text = {"prompt": "a = ", "max_tokens": 20, "canvas_length": 16}
+    assert client.post("/v1/completions", text).tree["diffusion"]["canvas_length"] == 16
+    chat = start(chatty("One line."))
+    assert chat.post("/v1/chat/completions", {**HI, "canvas_length": 16}).tree["diffusion"]["canvas_length"] == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("entropy_bound", 0.5, "does not apply to scripted, which denoises masks"),
+        ("canvas_length", 65, "at most 64"),
+        ("temperature_min", 0, "greater than or equal to 0.01"),
+        ("chat_template_kwargs", {"enable_thinking": True}, "does not apply to code"),
+        ("top_k", -2, "greater than or equal to -1"),
+        ("top_k_start", 9, "does not apply"),
+        ("top_k_end", 9, "does not apply"),
+        ("top_k_tail_correction", True, "does not apply"),
+    ],
+)
+def test_a_field_that_does_not_apply_or_is_out_of_bounds_is_refused_by_name(module_client, field, value, problem):
+    reply = module_client.post("/infill", {**GAP, field: value})
+    assert reply.status == 400
+    assert reply.error["param"].startswith(field)
+    assert problem in reply.error["message"]
+
+
+def test_top_k_of_every_model(client, start):
+    assert client.post("/completion", {**BODY, "top_k": 40, "n_predict": 4}).status == 200
     uniform = start(ScriptedDenoiser(story, spec=UNIFORM_SPEC))
     annealed = {"top_k_start": 256, "top_k_end": 16, "top_k_tail_correction": True}
     for options in (*({"top_k": size} for size in (-1, 0, 1, 64, 256, 1_000_000)), annealed):

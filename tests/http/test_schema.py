@@ -58,17 +58,12 @@ def test_the_server_follows_its_openapi_document(case, base_urls):
     )
 
 
-def test_the_document_is_served_and_has_all_paths(module_client):
+def test_the_document_is_served_and_describes_fields_and_streams(module_client):
     tree = module_client.get("/openapi.json").tree
     assert tree == json.loads(json.dumps(DOCUMENT))
     assert tree["openapi"].startswith("3.1")
-    posts = {path for path, methods in tree["paths"].items() if "post" in methods}
-    assert posts == {*OPENAI, "/infill", "/completion", "/completions", "/v1/events", "/feedback"}
-    gets = {path for path, methods in tree["paths"].items() if "get" in methods}
-    both = {"/health", "/v1/health", "/models", "/v1/models"}
-    assert gets == {*both, "/props", "/slots", "/metrics"}
     fields = tree["components"]["schemas"]["NativeBody"]["properties"]
     assert "above the cursor" in fields["input_prefix"]["description"]
-    responses = DOCUMENT["paths"]["/v1/completions"]["post"]["responses"]
+    responses = tree["paths"]["/v1/completions"]["post"]["responses"]
     assert set(responses) == {"200", "default"}
     assert "text/event-stream" in responses["200"]["content"]

@@ -108,28 +108,25 @@ def num_cached(reply):
     return reply.tree["timings"]["cache_n"]
 
 
-def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team):
-    team = start_team(ScriptedDenoiser("x"))
-    first = num_cached(team.alice.post("/infill", PROMPT))
-    assert num_cached(team.alice.post("/infill", PROMPT)) > first
-    assert num_cached(team.bob.post("/infill", PROMPT)) == first
-    assert num_cached(team.bob.post("/infill", {**PROMPT, "id_slot": 0})) == first
+CHAT = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"role": "user", "content": "a"}]}
 
 
-def test_a_shared_system_prompt_is_no_exception(start_team):
-    denoiser = chatty("yes", num_slots=1)
-    team = start_team(denoiser)
-    body = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"role": "user", "content": "a"}]}
-
-    def cached(client):
-        return client.post("/v1/chat/completions", body).tree["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-    assert cached(team.alice) == 0
-    num_decoded = denoiser.num_prefilled
-    assert cached(team.alice) > 0
-    assert denoiser.num_prefilled < 2 * num_decoded
-    assert cached(team.bob) == 0
-    assert denoiser.num_prefilled >= 2 * num_decoded, "the model decodes the whole prompt again"
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        pytest.param(ScriptedDenoiser("x"), "/infill", PROMPT, id="slots for several prompts"),
+        pytest.param(ScriptedDenoiser("x"), "/infill", {**PROMPT, "id_slot": 0}, id="a slot that both name"),
+        pytest.param(chatty("yes", num_slots=1), "/v1/chat/completions", CHAT, id="the same system prompt"),
+    ],
+)
+def test_clients_with_keys_do_not_see_each_others_cached_prompts(start_team, model, path, body):
+    team = start_team(model)
+    first = num_cached(team.alice.post(path, body))
+    num_decoded = model.num_prefilled
+    assert num_cached(team.alice.post(path, body)) > first
+    assert model.num_prefilled < 2 * num_decoded
+    assert num_cached(team.bob.post(path, body)) == first
+    assert model.num_prefilled >= 2 * num_decoded, "the model decodes the whole prompt again"
 
 
 def test_without_keys_each_connection_is_a_client(start):
