@@ -106,13 +106,9 @@ def test_a_request_for_an_older_text_and_a_file_that_shrinks_meanwhile_get_nothi
     assert client.result(request) == changed
 
 
-def apply_all(client):
-    return client.command("dg-lsp.applyNextEdits")
-
-
 def test_all_places_are_changed_by_one_edit_with_a_preview(editor):
     client = editor(capabilities=PREVIEWS)
-    done = apply_all(client)
+    done = client.command("dg-lsp.applyNextEdits")
     edit = client.wait_request("workspace/applyEdit")["params"]["edit"]
     [annotation] = edit["changeAnnotations"].values()
     assert annotation == {"label": "dg-lsp: repeat the last edit in 2 lines", "needsConfirmation": True}
@@ -135,7 +131,7 @@ def test_of_two_edits_only_the_first_one_is_made_at_all_its_places(session):
         client.change(version, {"range": place, "text": text})
     proposed = ask(client, NEXT, version=4, kind=INVOKED)["edits"]
     assert [(edit["range"]["start"]["line"], edit["places"]) for edit in proposed] == [(1, 2), (3, 2), (6, 2), (7, 2)]
-    apply_all(client)
+    client.command("dg-lsp.applyNextEdits")
     [document] = client.wait_request("workspace/applyEdit")["params"]["edit"]["documentChanges"]
     changes = [(item["range"]["start"]["line"], item["newText"]) for item in document["edits"]]
     assert changes == [(1, ", strict=True"), (3, ", strict=True")]
@@ -143,7 +139,7 @@ def test_of_two_edits_only_the_first_one_is_made_at_all_its_places(session):
 
 def test_a_document_that_changes_during_the_preview_is_left_to_the_client(editor):
     client = editor(capabilities=PREVIEWS)
-    done = apply_all(client)
+    done = client.command("dg-lsp.applyNextEdits")
     client.wait_request("workspace/applyEdit")
     client.change(3, {"text": "x"})
     client.reply("workspace/applyEdit", {"applied": False, "failureReason": "version 2 is gone"})

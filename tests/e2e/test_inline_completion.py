@@ -1,10 +1,13 @@
-"""Requests that are answered with nothing or from the cache."""
+"""Inline completions: what is answered with nothing or from the cache, and the newest request wins.
+
+`soak/messages.py` compares the text that each of many requests sees with the buffer at its time.
+"""
 
 from language_client import PATIENT
 
 from dg_lsp.engine.audit import read_log
 
-SECRETS = "file:///project/.env.local"
+OTHER, SECRETS = "file:///project/other.py", "file:///project/.env.local"
 
 
 def test_an_unlikely_completion_is_shown_only_on_request_one_of_a_secret_never_and_the_log_agrees(session, tmp_path):
@@ -68,8 +71,8 @@ def test_single_lines_on_request(session):
         for kind in (client.AUTOMATIC, client.INVOKED):
             [shown] = client.texts(1, 4, kind=kind)
             assert shown.count("\n") + 1 == num
-        client.open("def f():\n", uri="file:///b.py")
-        assert len(client.texts(0, 8, uri="file:///b.py")) == opened
+        client.open("def f():\n", uri=OTHER)
+        assert len(client.texts(0, 8, uri=OTHER)) == opened
 
 
 def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(session):
@@ -81,9 +84,9 @@ def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(s
     client.type(2, 0, 1, "a")
     replaced = client.complete(0, 2)
     assert client.texts(0, 2, kind=client.INVOKED) == ["ast"]
-    client.open("f\n", uri="file:///b.py")
-    closed = client.complete(0, 1, uri="file:///b.py")
-    client.notify("textDocument/didClose", {"textDocument": {"uri": "file:///b.py"}})
+    client.open("f\n", uri=OTHER)
+    closed = client.complete(0, 1, uri=OTHER)
+    client.close_document(OTHER)
     for stale in (changed, replaced, closed):  # at once, not after the hour
         assert client.is_cancelled(stale)
     client = session("slow", "f\n", completion={**PATIENT["completion"], "debounce_ms": 1000})
@@ -91,3 +94,32 @@ def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(s
     client.type(2, 0, 1, "a")
     assert client.texts(0, 2) == ["ast"]
     assert client.is_cancelled(stale)
+
+
+def test_automatic_requests_get_one_candidate_and_invoked_ones_three(session):
+    client = session("three")
+    assert client.texts(0, 0) == ["first"]
+    assert sorted(client.texts(0, 0, kind=client.INVOKED)) == ["first", "second", "third"]
+
+
+def test_cancelling_stops_the_model_within_one_step(session, steps):
+    client = session("slow", "s\n")
+    client.open("f\n", uri=OTHER)
+    stale = client.complete(0, 1)
+    client.wait_until(lambda: steps().count("s") >= 3)
+    client.cancel(stale)
+    assert client.is_cancelled(stale)
+    so_far = steps().count("s")
+    assert len(client.texts(0, 1, uri=OTHER)) == 1
+    assert so_far <= steps().count("s") <= so_far + 1
+
+
+def test_the_newest_request_of_a_document_wins(session, steps):
+    client = session("slow", "s\n")
+    stale = client.complete(0, 1)
+    client.wait_until(lambda: steps().count("s") >= 3)
+    client.change(2, {"text": "s\nf\n"})
+    fresh = client.complete(1, 1)
+    assert client.is_cancelled(stale)
+    assert len(client.items(fresh)) == 1
+    assert steps().count("s") < 64
