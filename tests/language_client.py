@@ -6,18 +6,11 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from gates import TIMEOUT, wait_until
 
-CAPTURED = Path(__file__).parent / "e2e/capabilities"
-"""Of each editor what its `initialize` declares."""
 PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
 """A busy machine must not turn an answer into a deadline."""
-
-
-def capabilities(editor):
-    return json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"]
 
 
 def span(line, start, end, last_line=None):

@@ -1,9 +1,13 @@
 """initialize and initialized with the capabilities of real editors."""
 
 import json
+from pathlib import Path
 
 import pytest
-from language_client import capabilities, span
+from language_client import span
+
+CAPTURED = Path(__file__).parent / "capabilities"
+"""Of each editor what its `initialize` declares."""
 
 
 @pytest.mark.parametrize(
@@ -16,7 +20,7 @@ from language_client import capabilities, span
 )
 def test_editors_get_inline_completion(start, editor, encoding):
     client = start("fill")
-    result = client.handshake(capabilities(editor))
+    result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
     ours = result["capabilities"]
     assert (ours["inlineCompletionProvider"], ours["positionEncoding"]) == ({}, encoding)
     assert ours["textDocumentSync"] | {"openClose": True, "change": 2} == ours["textDocumentSync"]
@@ -54,17 +58,11 @@ url = "http://127.0.0.1:1"
 """
 
 
-def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server_and_shows_no_secrets(session, tmp_path):
+def test_the_settings_file_of_a_folder_chooses_no_model_and_no_server(session, tmp_path):
     (tmp_path / "dg-lsp.toml").write_text(HOSTILE)
     client = session("fill", folder=tmp_path.as_uri())
     assert client.texts(0, 0) == ["return total"]
     [message] = client.shown()
     assert "ignored model.name, privacy.exclude_secrets, because this folder is not trusted" in message
     assert "ignored privacy.audit_log, remote.url, which a folder must not decide" in message
-    (tmp_path / ".Env").write_text("KEY=")
-    (tmp_path / "linked.py").symlink_to(tmp_path / ".Env")
-    for name in (".Env", "linked.py"):
-        uri = (tmp_path / name).as_uri()
-        client.open("KEY=", uri=uri)
-        assert client.texts(0, 4, uri=uri, kind=client.INVOKED) == []
     assert not (tmp_path / "written").exists()
