@@ -48,10 +48,10 @@ def module_names():
     return [f"{name}.py" for name in sys.stdlib_module_names - set(sys.builtin_module_names) if name[:1] != "_"]
 
 
-def make_hostile_settings(folder, marks):
+def make_hostile_settings(folder, marks, **more):
     """A `dg-lsp.toml`, settings of VS Code, and a server in the environment of the folder, which leave marks too.
 
-    Without their model nothing is completed.
+    Without their model nothing is completed. `more` are further settings or other values.
     """
     (folder / "sitecustomize.py").write_text(f"open({str(marks / 'sitecustomize')!r}, 'w').close()\n")
     program = folder / ".venv/bin/dg-lsp"
@@ -62,9 +62,10 @@ def make_hostile_settings(folder, marks):
         "model.name": folder / "other.gguf",
         "privacy.audit_log": marks / "audit",
         "remote.url": "http://127.0.0.1:9",
+        **more,
     }
-    lines = [f"{key} = {json.dumps(str(value))}\n" for key, value in values.items()]
+    lines = [f"{key} = {json.dumps(value, default=str)}\n" for key, value in values.items()]
     (folder / "dg-lsp.toml").write_text("".join(lines))
-    options = {f"dg-lsp.{key}": str(value) for key, value in {**values, "server.path": program}.items()}
+    options = {f"dg-lsp.{key}": value for key, value in {**values, "server.path": program}.items()}
     (folder / ".vscode").mkdir()
-    (folder / ".vscode/settings.json").write_text(json.dumps(options))
+    (folder / ".vscode/settings.json").write_text(json.dumps(options, default=str))

@@ -6,6 +6,7 @@
 import http.client
 import json
 from contextlib import ExitStack, closing, suppress
+from select import select
 from unittest.mock import patch
 
 import pytest
@@ -79,18 +80,20 @@ def test_a_long_body_is_refused(start, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "limit", "sent", "answer"),
+    ("module", "limit", "sent", "more", "answer"),
     [
-        (auth, "HEAD_SECONDS", b"", b""),
-        (auth, "HEAD_SECONDS", b"POST /infill HTTP/1.1\r\nHost: local", b""),
-        (app, "BODY_SECONDS", packed("/infill", b"{}")[:-1], b"HTTP/1.1 408"),
+        (auth, "HEAD_SECONDS", b"", b"", b""),
+        (auth, "HEAD_SECONDS", b"POST /infill HTTP/1.1\r\nHost: local", b"x", b""),
+        (app, "BODY_SECONDS", packed("/infill", b" " * 9999)[:-9999], b" ", b"HTTP/1.1 408"),
     ],
     ids=["nothing", "head", "body"],
 )
-def test_a_request_that_trickles_ends(start, monkeypatch, module, limit, sent, answer):
+def test_a_request_that_trickles_ends(start, monkeypatch, module, limit, sent, more, answer):
     client = start(ScriptedDenoiser("x"))
     monkeypatch.setattr(module, limit, 0.3)
     with connect(client, sent) as trickling:
+        while more and not select([trickling], [], [], 0.02)[0]:
+            trickling.sendall(more)
         assert received(trickling)[:12] == answer
     monkeypatch.undo()  # on a busy machine this takes longer
     assert client.post("/infill", BODY).status == 200

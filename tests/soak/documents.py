@@ -46,26 +46,20 @@ class TextModel:
         """Index into the text of a position."""
         line = int(position["line"])
         character = position["character"]
-        if line < 0:
-            return 0
-        for number, (start, end) in enumerate(self.lines()):
-            if number == line:
-                at = start
-                while at < end and character >= (size := units(self.text[at], encoding)):
-                    at += 1
-                    character -= size
-                return at
-        return len(self.text)
+        lines = [*self.lines()]
+        if line < 0 or line >= len(lines):
+            return 0 if line < 0 else len(self.text)
+        at, end = lines[line]
+        while at < end and character >= (size := units(self.text[at], encoding)):
+            at += 1
+            character -= size
+        return at
 
     def position(self, offset, encoding):
         """Position of an index into the text; between CR and LF, the line's end."""
-        for number, (start, end) in enumerate(self.lines()):
-            last = number, start, min(offset, end)
-            is_inside = offset == end + 1 and self.text[end : end + 2] == "\r\n"
-            if offset <= end or is_inside:
-                break
-        number, start, end = last
-        return {"line": number, "character": sum(units(char, encoding) for char in self.text[start:end])}
+        number, (start, end) = max(line for line in enumerate(self.lines()) if line[1][0] <= offset)
+        chars = self.text[start : min(offset, end)]
+        return {"line": number, "character": sum(units(char, encoding) for char in chars)}
 
     def span(self, where, encoding):
         """The ends of a range, in ascending order."""

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from e2e.conftest import Launcher
-from hostile import SECRETS, executed, make_hostile, module_names
+from hostile import SECRETS, executed, make_hostile, make_hostile_settings, module_names
 from language_client import PATIENT
 
 from dg_lsp.cli.app import CommandGroup, command_tree
@@ -135,22 +135,11 @@ class Folder:
         (path / "main.py").write_text(MAIN)
         (path / "cases.jsonl").write_text(json.dumps(CASE) + "\n")
         shutil.copyfile(BUNDLED[0].path, path / "obeyed-model.gguf")
-        (path / "dg-lsp.toml").write_text(
-            f"""[model]
-name = "obeyed-model.gguf"
-[remote]
-url = "http://127.0.0.1:{self.listener.getsockname()[1]}"
-[daemon]
-use = "start"
-[privacy]
-exclude_secrets = false
-exclude_patterns = ["!.env*"]
-trusted_folders = ["/"]
-audit_log = "{self.marks}/audit-log"
-[completion]
-max_tokens = 16
-"""
-        )
+        obeyed = {"model.name": "obeyed-model.gguf", "daemon.use": "start", "completion.max_tokens": 16}
+        obeyed["remote.url"] = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        privacy = {"exclude_secrets": False, "exclude_patterns": ["!.env*"], "trusted_folders": ["/"]}
+        obeyed |= {f"privacy.{key}": value for key, value in privacy.items()}
+        make_hostile_settings(path, self.marks, **obeyed)
         self._write_others()
         self._write_programs()
 

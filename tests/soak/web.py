@@ -1,8 +1,8 @@
 """Hostile HTTP clients against `dg-lsp serve` with the bundled model, beside clients whose answers are compared.
 
-Clients that are slow, huge, broken or gone, and damaged bodies, run beside ordinary clients, whose texts must be those
+Clients that are huge, broken or gone, and damaged bodies, run beside ordinary clients, whose texts must be those
 of a fresh engine. `tests/http/test_schema.py` sends requests of the server's own OpenAPI document;
-`tests/http/test_requests.py` has clients that are idle or do not read.
+`tests/http/test_requests.py` has clients that are idle, trickle or do not read.
 """
 
 import json
@@ -22,7 +22,7 @@ from http.client import HTTPException, HTTPResponse
 import psutil
 from e2e.conftest import Launcher
 from gates import wait_until
-from http_server import Client, choices, connect, metric, packed
+from http_server import Client, connect, metric, packed, trees
 
 from dg_lsp.cli.loading import open_engine
 from dg_lsp.context.document import Snapshot
@@ -120,9 +120,8 @@ def dialects(gap):
 
 def text_of(reply):
     """The text in an answer of any of these dialects."""
-    if reply.body.startswith(b"data: "):
-        return "".join(choice["text"] for choice in choices(reply))
-    return reply.tree["content"] if "content" in reply.tree else reply.tree["choices"][0]["text"]
+    [first, *_] = answers = trees(reply)
+    return first["content"] if "content" in first else "".join(tree["choices"][0]["text"] for tree in answers)
 
 
 def be_ordinary(server, figures, known, rng):
@@ -149,13 +148,11 @@ def be_ordinary(server, figures, known, rng):
 # hostile clients
 
 
-def exchange(server, *pieces, pause=0.0, method="POST", is_cut=False):
-    """Sends pieces with pauses; returns the status, headers and body of the answer, or nothing if there is none."""
+def exchange(server, data, method="POST", *, is_cut=False):
+    """Sends bytes; returns the status, headers and body of the answer, or nothing if there is none."""
     with connect(server, timeout=LIMIT) as connection:  # which the server may close before all is sent
         with suppress(BrokenPipeError, ConnectionResetError):
-            for piece in pieces:
-                connection.sendall(piece)
-                time.sleep(pause)
+            connection.sendall(data)
             if is_cut:
                 connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError, HTTPException):
@@ -165,22 +162,15 @@ def exchange(server, *pieces, pause=0.0, method="POST", is_cut=False):
     return []
 
 
-def slow(server, rng):
-    """A head or a body that arrives byte by byte and never to its end."""
-    data = packed("/infill", BODY + b" " * 100)
-    start = rng.choice((0, data.index(b"{")))
-    return exchange(server, data[:start], *(data[at : at + 1] for at in range(start, start + 35)), pause=1.0)
-
-
 def huge(server, rng):
     """A head, many fields, a body or a body in chunks that is longer than allowed."""
     chunk = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-    return exchange(server, *rng.choice((
-        (head + b"X-Long: " + b"x" * rng.choice((MAX_HEAD_BYTES, 1 << 20)) + b"\r\n\r\n",),
-        (head + b"X: 1\r\n" * rng.choice((5_000, 50_000)),),
-        (packed("/infill", b" " * (MAX_BODY_BYTES + rng.choice((1, 1000, MAX_BODY_BYTES)))),),
-        (CHUNKED, *[chunk] * 10, b"0\r\n\r\n"),
+    return exchange(server, rng.choice((
+        head + b"X-Long: " + b"x" * rng.choice((MAX_HEAD_BYTES, 1 << 20)) + b"\r\n\r\n",
+        head + b"X: 1\r\n" * rng.choice((5_000, 50_000)),
+        packed("/infill", b" " * (MAX_BODY_BYTES + rng.choice((1, 1000, MAX_BODY_BYTES)))),
+        CHUNKED + 10 * chunk + b"0\r\n\r\n",
     )))  # fmt: skip
 
 
@@ -278,7 +268,7 @@ def aborted(server, rng):
     return ()
 
 
-HOSTILE = {slow: 2, huge: 12, huge_text: 8, damaged_body: 80, aborted: 50, broken: 60}
+HOSTILE = {huge: 12, huge_text: 8, damaged_body: 80, aborted: 50, broken: 60}
 """Clients and how often each comes."""
 ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 501, 503, 504}  # of docs/http.md, without failures
 
