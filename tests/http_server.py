@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from gates import TIMEOUT, wait_until
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.engine.scheduler import Scheduler
@@ -19,10 +17,6 @@ from dg_lsp.http.auth import AccessRules
 from dg_lsp.settings import parse_settings
 
 GAP = {"input_prefix": "a = ", "input_suffix": "\n"}
-CHATS = {"/v1/chat/completions", "/v1/apply/completions"}
-OPENAI = {"/v1/completions", "/v1/fim/completions", "/v1/edit/completions", *CHATS}
-OBJECTS = {"text_completion": Completion, "chat.completion": ChatCompletion}
-"""OpenAI's own models of answers."""
 OPERATOR = AccessRules({"operator": "key-of-the-operator"})
 UNHURRIED = {"completion": {"early_stop_ms": 0, "deadline_ms": 1e6 * TIMEOUT}}
 
@@ -126,10 +120,6 @@ def wait_for_active(client, number):
     wait_until(lambda: metric(client, "dg_lsp_active_requests") == number)
 
 
-def wait_for_disconnect(client):
-    wait_until(lambda: metric(client, "dg_lsp_disconnects_total") == 1)
-
-
 def packed(path, body):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -170,31 +160,3 @@ def choices(reply):
 def message(choice):
     """The message of a choice, or the part of it in an event."""
     return choice.get("message") or choice["delta"]
-
-
-# checks of schemathesis
-
-
-def check_errors(_context, response, _case):
-    assert response.status_code != 500
-    if response.status_code >= 400:
-        assert response.headers["content-type"] == ["application/json"]
-        assert list(json.loads(response.content)) == ["error"]
-
-
-def check_answers(_context, response, case):
-    """OpenAI's own models parse every answer, but for events of completions, which end without a finish reason."""
-    kind = response.headers.get("content-type", [""])[0]
-    if response.status_code != 200 or case.path not in OPENAI:
-        return
-    if kind == "application/json":
-        tree = json.loads(response.content)
-        OBJECTS[tree["object"]].model_validate(tree)
-        return
-    assert kind.startswith("text/event-stream")
-    *events, done, end = response.content.decode().split("\n\n")
-    assert (done, end) == ("data: [DONE]", "")
-    for event in events:
-        tree = json.loads(event.removeprefix("data: "))
-        if tree.get("object") != "text_completion" and "error" not in tree:
-            ChatCompletionChunk.model_validate(tree)

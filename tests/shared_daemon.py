@@ -32,11 +32,6 @@ def kill(endpoint):
     wait_until(lambda: is_gone(pid))
 
 
-def is_daemon(command):
-    """Whether a process with this command line is a daemon, or about to be."""
-    return ["daemon", "run"] in (command[-2:], command[-3:-1])
-
-
 @contextmanager
 def serving(endpoint, open_engine, **options):
     """A daemon in a thread of this process, once it listens."""
@@ -91,8 +86,9 @@ class Shared:
         pids = []
         for process in psutil.process_iter(["cmdline"]):
             with suppress(psutil.Error):
+                command = process.info["cmdline"] or []
                 is_ours = process.environ().get("DG_LSP_DAEMON_DIR") == str(self.endpoint.folder)
-                if is_ours and is_daemon(process.info["cmdline"] or []):
+                if is_ours and ["daemon", "run"] in (command[-2:], command[-3:-1]):
                     pids.append(process.pid)
         return pids
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import schemathesis
 from chatty import chatty
-from http_server import CHATS, OPENAI, check_answers, check_errors
 from hypothesis import HealthCheck, Phase, settings
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from schemathesis import checks
 from scripted import ScriptedDenoiser
 
@@ -16,17 +17,15 @@ from dg_lsp.http.schemas import SAMPLER_FIELDS
 from dg_lsp.http.service import Service
 from dg_lsp.settings import SAMPLER_BOUNDS, Settings
 
+CHATS = {"/v1/chat/completions", "/v1/apply/completions"}
+OPENAI = {"/v1/completions", "/v1/fim/completions", "/v1/edit/completions", *CHATS}
+OBJECTS = {"text_completion": Completion, "chat.completion": ChatCompletion}
+"""OpenAI's own models of answers."""
 ALWAYS_ANSWERED = {"/infill", "/v1/fim/completions"}
 """Elsewhere a valid body may lack what a template or a model needs."""
 OPTIONS = {*SAMPLER_BOUNDS, *SAMPLER_FIELDS.values(), "chat_template_kwargs", "ignore_eos"}
 """Fields that a model may refuse."""
-
-
-class NoWorker:
-    pass
-
-
-DOCUMENT = create_app(Service(lambda _: NoWorker(), Settings(), print, AccessRules())).openapi()
+DOCUMENT = create_app(Service(lambda _: object(), Settings(), print, AccessRules())).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 BOUNDED = settings(
     max_examples=30,
@@ -42,6 +41,31 @@ def base_urls(module_start):
     """Servers of a model that completes and of one that chats."""
     models = ScriptedDenoiser("total"), chatty("def f():\n    return 1\n")
     return [f"http://127.0.0.1:{module_start(model).port}" for model in models]
+
+
+def check_errors(_context, response, _case):
+    assert response.status_code != 500
+    if response.status_code >= 400:
+        assert response.headers["content-type"] == ["application/json"]
+        assert list(json.loads(response.content)) == ["error"]
+
+
+def check_answers(_context, response, case):
+    """OpenAI's own models parse every answer, but for events of completions, which end without a finish reason."""
+    kind = response.headers.get("content-type", [""])[0]
+    if response.status_code != 200 or case.path not in OPENAI:
+        return
+    if kind == "application/json":
+        tree = json.loads(response.content)
+        OBJECTS[tree["object"]].model_validate(tree)
+        return
+    assert kind.startswith("text/event-stream")
+    *events, done, end = response.content.decode().split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    for event in events:
+        tree = json.loads(event.removeprefix("data: "))
+        if tree.get("object") != "text_completion" and "error" not in tree:
+            ChatCompletionChunk.model_validate(tree)
 
 
 @SCHEMA.parametrize()

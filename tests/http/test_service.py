@@ -22,7 +22,6 @@ from http_server import (
     metric,
     packed,
     wait_for_active,
-    wait_for_disconnect,
     wait_until,
 )
 from scripted import ScriptedDenoiser
@@ -51,7 +50,7 @@ def test_a_disconnect_stops_the_model_within_a_step(start, is_streamed):
         if is_streamed:
             denoiser.allowed.release()
             assert b"200 OK" in connection.recv(4096)
-    wait_for_disconnect(client)
+    wait_until(lambda: metric(client, "dg_lsp_disconnects_total") == 1)
     denoiser.allowed.release(2 * NUM_STEPS)
     assert client.post("/infill", GAP).tree["content"] == TEXT
     assert denoiser.num_steps <= is_streamed + 1 + NUM_STEPS
