@@ -43,6 +43,8 @@ QUIET = {
     "remote.autoForwardPorts": False,
     "security.workspace.trust.startupPrompt": "never",
 }
+EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
+"""Completions must depend neither on the load of the machine nor on the model's confidence."""
 TRUST = "security.workspace.trust.enabled"
 until = partial(wait_until, seconds=SECONDS, pause=0.05)
 NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http://127.0.0.1:9/")
@@ -294,22 +296,22 @@ class Window:
 
     def command(self, title):
         """Runs a command of the palette."""
-        self.search_commands(title)
-        self.until_text(".quick-input-list .monaco-list-row.focused", title.split(": ")[-1])
-        self.press("Enter", 13, text="\r")
-
-    def search_commands(self, title):
-        """Opens the palette and enters a title."""
-        is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
-        self.press_until(is_open, "no palette", "F1", 112)
-        self.browser.call("Input.insertText", text=title)
+        self.search(title, "F1", 112)
+        self._choose(title.split(": ")[-1])
 
     def quick_open(self, name):
         """Opens a file of the folder."""
+        self.search(name, "p", 80, ctrl=True)
+        self._choose(name)
+
+    def search(self, text, key, code, **held):
+        """Enters a text into the input that a key opens: F1 that of the palette."""
         is_open = "document.querySelector('.quick-input-widget input') === document.activeElement"
-        self.press_until(is_open, "no list of files", "p", 80, ctrl=True)
-        self.browser.call("Input.insertText", text=name)
-        self.until_text(".quick-input-list .monaco-list-row.focused", name)
+        self.press_until(is_open, "no input", key, code, **held)
+        self.browser.call("Input.insertText", text=text)
+
+    def _choose(self, text):
+        self.until_text(".quick-input-list .monaco-list-row.focused", text)
         self.press("Enter", 13, text="\r")
 
     def open_another(self, text):
@@ -321,9 +323,9 @@ class Window:
         self.focus()
         until(lambda: self.lines[0] == text.split("\n")[0], lambda: self.lines)
 
-    def answer(self, text):
-        """Enters text into the input box for the instruction."""
-        self.until_text(".quick-input-widget .quick-input-message", "selected code change")
+    def answer(self, question, text):
+        """Enters text into the input box with a question."""
+        self.until_text(".quick-input-widget .quick-input-message", question)
         self.browser.call("Input.insertText", text=text)
         self.press("Enter", 13, text="\r")
 

@@ -50,11 +50,6 @@ def program(version):
     return path if path.exists() else None
 
 
-def uri_of(message):
-    params = message.get("params")
-    return params.get("textDocument", {}).get("uri") if isinstance(params, dict) else None
-
-
 class Editor:
     """One Neovim with the plugin, and the messages that its server receives."""
 
@@ -166,14 +161,10 @@ class Editor:
         """Parameters of the messages that the server has received since the file was opened."""
         if not self.log.exists():
             return []
-        whole, _, _being_written = self.log.read_text().rpartition("\n")
-        messages = [json.loads(line) for line in whole.splitlines()]
-        opening = ("textDocument/didOpen", self.path.as_uri())
-        starts = [
-            number for number, message in enumerate(messages) if (message.get("method"), uri_of(message)) == opening
-        ]
-        later = messages[starts[0] + 1 :] if starts else []
-        return [message.get("params") for message in later if message.get("method") == method]
+        # the first message about a file opens it; the last line may still be written
+        later = self.log.read_text().partition(json.dumps(self.path.as_uri()))[2].split("\n")[1:-1]
+        messages = [json.loads(line) for line in later]
+        return [message.get("params") for message in messages if message.get("method") == method]
 
     def wait(self, happened, complaint="timeout"):
         """The first true value of `happened()`."""

@@ -1,4 +1,4 @@
-"""The installed plugin: package manager, :checkhealth, :help, and the server process."""
+"""The installed plugin: package manager, :checkhealth, :help, and which buffers have a server process."""
 
 import json
 import os
@@ -14,6 +14,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PLUGIN = ROOT / "editors" / "nvim"
 LUA = sorted(PLUGIN.rglob("*.lua"))
+SERVER = [sys.executable, "-m", "dg_lsp", "lsp", "--stdio"]
+REASON = "dg-mini knows Python only; choose another model: dg-lsp setup"
+NUM_CLIENTS = "return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })"
+STATE = "local status = require('dg_lsp.status').of(0); return status and status.dgLsp and status.dgLsp.state"
 
 
 def test_checkhealth_reports_the_program_the_server_and_the_owner_of_ghost_text(shared):
@@ -39,7 +43,7 @@ def test_checkhealth_reports_a_program_that_does_not_run(launch, command, parts)
 
 
 def test_checkhealth_reports_the_problems_that_doctor_finds(launch):
-    editor = launch("0.11", cmd=[sys.executable, "-m", "dg_lsp", "lsp", "--stdio"])
+    editor = launch("0.11", cmd=SERVER)
     editor.lua("vim.env.DG_LSP_CONFIG_DIR = ...", str(editor.directory))
     (editor.directory / "dg-lsp.toml").write_text('model.name = "gone.gguf"\n')
     report = editor.health()
@@ -147,17 +151,43 @@ def test_files_in_no_project_share_a_server(editor):
     editor.open()
     editor.open()
     editor.lua("vim.cmd.split('another.py')")
-    editor.wait(lambda: editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 }) > 0"))
+    editor.wait(lambda: editor.lua(NUM_CLIENTS) > 0)
     assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
 
 
 def test_a_buffer_without_a_name_has_no_server(editor):
     editor.open()
     editor.nvim.command("enew | setlocal filetype=python")
-    assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })") == 0
+    assert editor.lua(NUM_CLIENTS) == 0
     editor.nvim.command("write named.py")
     editor.keys("idef hello")
     editor.wait_ghost("(name):")
+
+
+def test_files_get_ghost_text_without_a_setting_and_other_buffers_have_no_server(editor):
+    for name in ("a.ts", "COMMIT_EDITMSG"):
+        editor.show("is =", " 'é😋' + str(3)", name=name)
+    editor.keys("<Esc>")
+    for command in ("help", "copen", "new | setlocal buftype=nofile filetype=markdown"):
+        editor.nvim.command(f"{command} | only")
+        editor.lua("vim.wait(50)")  # the server is attached after the event
+        assert editor.lua(NUM_CLIENTS) == 0
+
+
+def test_the_status_names_why_the_bundled_model_completes_no_typescript(launch):
+    editor = launch("0.12", cmd=SERVER)
+    editor.open("const total = 1;\n", name="a.ts", wait=False)
+    editor.wait(lambda: editor.lua(STATE) == "unsupported", "no such status")
+    assert editor.status == "dg-lsp · unsupported · dg-mini"
+    editor.keys("Goconst sum = ")
+    editor.rest()
+    assert editor.ghosts == []
+    editor.keys("<Esc>")
+    editor.nvim.command("DgStatus")
+    assert editor.notifications == [f"dg-lsp · unsupported · dg-mini\n{REASON}\n0 shown, 0 accepted in this session"]
+    assert REASON in editor.health()
+    editor.open("total = 1\n", name="a.py")  # its status is `ready`
+    editor.close()
 
 
 def test_the_lua_is_formatted_with_stylua():

@@ -8,12 +8,10 @@ from functools import partial
 
 import pytest
 from chromium import start_browser
-from code_server import ROOT, CodeServer, NotebookWindow, Window
+from code_server import EAGER, ROOT, CodeServer, NotebookWindow, Window
 from installation import PYTHON, PYTHONPATH
 
 PICTURES = ROOT / "docs/img"
-EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
-"""Completions must depend neither on the load of the machine nor on the model's confidence."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import sys
 from contextlib import closing
 
 import pytest
-from code_server import ROOT, CodeServer, Window, until
+from code_server import EAGER, ROOT, CodeServer, Window, until
 from hostile import executed, make_hostile, make_hostile_settings
 
 WORDS = '''"""Counting and comparing words."""
@@ -46,8 +46,7 @@ def test_nothing_of_a_folder_in_restricted_mode_is_executed_or_obeyed(browser, t
     file = project / "main.py"
     file.write_text(WORDS)
     (tmp_path / "server").mkdir()
-    options = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
-    with closing(CodeServer(tmp_path / "server", settings=options, trusts_all=False)) as server:
+    with closing(CodeServer(tmp_path / "server", settings=EAGER, trusts_all=False)) as server:
         server.put_program("dg-lsp", f'PYTHONPATH={ROOT} exec {sys.executable} -m dg_lsp "$@"')
         browser.renew()
         window = Window(browser, server, project, file)

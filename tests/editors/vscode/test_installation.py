@@ -11,13 +11,12 @@ from contextlib import closing
 
 import psutil
 import pytest
-from code_server import ROOT, CodeServer, Window, until
+from code_server import EAGER, ROOT, CodeServer, Window, until
 from installation import VSIX
 
 from dg_lsp import __version__
 
 STORAGE = "user/User/globalStorage/dg-lsp.dg-lsp"
-EAGER = {"dg-lsp.completion.deadline_ms": 60_000, "dg-lsp.completion.min_confidence": 0}
 NAME = f"dg_lsp-{__version__}-py3-none-any.whl"
 
 

@@ -8,14 +8,11 @@ FIRST = SOURCE.replace(", mode)", ", mode, strict=True)", 1)
 SECOND = SOURCE.replace(", mode)", ", mode, strict=True)", 2)
 ALL = SOURCE.replace(", mode)", ", mode, strict=True)")
 OTHER = FIRST.replace("d = load(x, mode)", "d = load(x, mode, strict=True)")
-IS_SHOWN = (
-    "[...document.querySelectorAll('.view-line span')]"
-    ".some(part => getComputedStyle(part, '::after').content.includes('→ '))"
-)
 HAS_HINT = (
     "[...document.querySelectorAll('.view-line span')]"
     ".some(part => getComputedStyle(part, '::after').content.replaceAll('\u00a0', ' ').includes('{}'))"
 )
+IS_SHOWN = HAS_HINT.format("→ ")
 NUM_CURSORS = "document.querySelectorAll('.editor-instance .cursors-layer .cursor').length"
 MANUAL = {"dg-lsp.completion.trigger": "manual"}
 POSITION = "document.getElementById('status.editor.selection')?.textContent ?? ''"

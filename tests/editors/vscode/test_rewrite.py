@@ -37,7 +37,7 @@ def until_back(window, text):
 
 def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
     window.press("r", 82, ctrl=True, alt=True)
-    window.answer("double it")
+    window.answer("selected code change", "double it")
     until_preview(window, "double it")
     assert window.file.read_text() == SUM
     take_picture(window, "vscode-rewrite.png")
@@ -49,9 +49,7 @@ def test_a_rewrite_is_applied_from_its_preview(window, take_picture):
 
 def test_a_failing_test_is_entered_and_the_rewrite_with_which_it_passes_is_previewed(bwrap, window):
     window.command("dg-lsp: Fix the Failing Test")
-    window.until_text(".quick-input-widget .quick-input-message", "Which command fails?")
-    window.browser.call("Input.insertText", text="grep -q 'a . 2' main.py")
-    window.press("Enter", 13, text="\r")
+    window.answer("Which command fails?", "grep -q 'a . 2' main.py")
     until_preview(window, "Fixing the test")
     assert window.file.read_text() == SUM
     window.press("Enter", 13, ctrl=True)
@@ -73,7 +71,7 @@ def test_a_code_action_prompts_for_the_instruction(window):
     row = "document.querySelector('.action-widget .monaco-list-row')"
     window.press_until(row, "no actions", ".", 190, ctrl=True)
     window.click_text(".action-widget .monaco-list-row", "Rewrite selection…")
-    window.answer("double it")
+    window.answer("selected code change", "double it")
     until_preview(window, "double it")
     button = "document.querySelector('.editor-actions [aria-label^=\"Apply This Rewrite\"]')"
     window.click_until(IS_CLOSED, "the preview stays", button)

@@ -31,13 +31,13 @@ def test_a_word_of_a_completion_can_be_accepted(window):
 
 def test_commands_for_a_selection_are_listed_only_with_one(window):
     rows = ".quick-input-list .monaco-list-row"
-    window.search_commands("dg-lsp: Re")
+    window.search("dg-lsp: Re", "F1", 112)
     window.until_text(rows, "Restart Server")
     assert not any("Rewrite Selection" in row for row in window.texts(rows))
     window.press("Escape", 27)
     window.focus()
     window.press("a", 65, ctrl=True)
-    window.search_commands("dg-lsp: Re")
+    window.search("dg-lsp: Re", "F1", 112)
     window.until_text(rows, "Rewrite Selection")
     window.press("Escape", 27)
 
