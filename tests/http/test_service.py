@@ -161,10 +161,11 @@ def test_totals_of_all_clients_are_for_the_operator(start_team, start):
         assert [set(slot) for slot in client.get("/slots").tree] == [{"id", "n_ctx", "is_processing"}] * 4
 
 
-def test_a_client_that_does_not_read_does_not_keep_its_place(start):
+def test_a_client_that_does_not_read_does_not_keep_its_place(start, monkeypatch):
+    monkeypatch.setattr("dg_lsp.http.auth.WRITE_SECONDS", TIMEOUT)  # on a busy machine the model takes longer
     denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
     client = start(denoiser, rules=AccessRules(max_queued=1), num_sent_bytes=4096)
-    path, body = "/v1/chat/completions", {**HI, "stream": True, "diffusing": True}
+    path, body = "/v1/chat/completions", {**HI, "stream": True, "diffusing": True, "t_max_predict_ms": 600_000}
     answered = f'dg_lsp_requests_total{{path="{path}",status="200"}}'
     with connect(client, packed(path, body), num_received_bytes=4096):
         wait_until(lambda: denoiser.num_steps > 0 and metric(client, "dg_lsp_active_requests") == 0)
