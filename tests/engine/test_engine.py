@@ -39,7 +39,7 @@ def test_confidence_is_the_probability_of_the_first_line_with_text(engine_of, as
 
 
 def test_an_improbable_line_is_shown_up_to_its_last_probable_word(engine_of, ask):
-    engine, _ = engine_of("alpha + beta", CompletionSettings(deadline_ms=60_000, min_confidence=0.94))
+    engine, _ = engine_of("alpha + beta", {"min_confidence": 0.94})
     result = engine.fill(ask("a = |\n"))
     [begun] = result.candidates
     assert (begun.text, begun.is_beginning) == ("alpha", True)
