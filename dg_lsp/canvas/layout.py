@@ -180,17 +180,13 @@ MAX_CHARS = 1 << 16
 """Characters of a cached text: a conversation may be much longer than any prompt."""
 
 
-def caching(encode: Callable[[str], TokenIds], capacity: int, max_chars: int) -> Callable[[str], TokenIds]:
-    """The function with a cache of its last texts; longer texts are encoded each time, so that memory is bounded."""
-    cached = lru_cache(capacity)(encode)
-    return lambda text: cached(text) if len(text) <= max_chars else encode(text)
-
-
 class CachingTokenizer:
     """A `Tokenizer` that caches encoded texts; between two keystrokes most of a prompt stays the same."""
 
     def __init__(self, inner: Tokenizer, capacity: int = CAPACITY) -> None:
-        self.encode = caching(inner.encode, capacity, MAX_CHARS)
+        cached = lru_cache(capacity)(inner.encode)
+        # longer texts are encoded each time, so that memory is bounded
+        self.encode: Callable[[str], TokenIds] = lambda text: (cached if len(text) <= MAX_CHARS else inner.encode)(text)
         self.decode = inner.decode
         self.pieces = inner.pieces
         self.special = inner.special

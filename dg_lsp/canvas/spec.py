@@ -198,10 +198,6 @@ class SideFile:
     sha256: str  # checksum of its content, in hexadecimal digits
 
 
-MIN_MATCH = 3
-"""Shortest n-gram of the buffer, in tokens, whose continuation overrides a prediction."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model, as far as canvas and denoising loop depend on it."""
@@ -236,8 +232,6 @@ class ModelSpec:
     """Weights that feed the last prediction of a canvas into its next pass (DiffusionGemma), or None."""
     gap_lengths: tuple[int, ...] = (4, 8, 16, 32)
     """Gap lengths in tokens that are tried in one pass when the length of the fill is unknown, ascending."""
-    repetition_match: int = 0
-    """Length of an n-gram of the buffer whose continuation overrides the prediction of a small model; 0: none does."""
     expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further metadata of the file, for `doctor` and `models show`."""

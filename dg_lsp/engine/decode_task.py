@@ -13,7 +13,6 @@ from dg_lsp.canvas.chat import split_thought
 from dg_lsp.canvas.layout import (
     NOTHING,
     CachingTokenizer,
-    Flags,
     Layout,
     TokenIds,
     TokenIndex,
@@ -21,7 +20,7 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, FimOrder, MaskSampling, ModelSpec, Sampling, UniformSampling
+from dg_lsp.canvas.spec import DecoderName, FimOrder, ModelSpec, Sampling, UniformSampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK
 from dg_lsp.diffusion.samplers import Step
 from dg_lsp.engine.decoder_selection import missing_part
@@ -39,7 +38,6 @@ from dg_lsp.engine.decoders.base import (
     StopCriteria,
 )
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder, InfillDecoder
-from dg_lsp.engine.repetition import BufferTokens, Repetition
 from dg_lsp.engine.request import Ending, FillResult, Verdict
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import MISFITS, Candidate, Reason, Rejection
@@ -127,26 +125,19 @@ class EngineModel:
     tokenizer: Tokenizer
     spec: ModelSpec  # with the prompt format in use
     slots: KVSlots
-    buffers: BufferTokens
     token_bytes: Callable[[int], bytes]  # text of one token
     token_index: Callable[[], TokenIndex]  # made at the first call, since a large vocabulary takes half a second
-    text_caches: Callable[[Hashable], tuple[Tokenizer, BufferTokens]]  # those of a client
+    caching_tokenizer: Callable[[Hashable], Tokenizer]  # that of a client
     client: Hashable = 0
     speed: PrefillSpeed = field(default_factory=PrefillSpeed)
 
     @classmethod
     def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
         """The model with its own prompt format and sampling, and with empty slots and caches."""
-        spec = denoiser.spec
-
-        @lru_cache(MAX_CLIENTS)
-        def text_caches(_client: Hashable) -> tuple[Tokenizer, BufferTokens]:
-            return CachingTokenizer(tokenizer), BufferTokens(tokenizer, spec.repetition_match)
-
-        caching_tokenizer, buffers = text_caches(0)
+        caching = lru_cache(MAX_CLIENTS)(lambda _client: CachingTokenizer(tokenizer))
         token_bytes = lru_cache(None)(lambda token: tokenizer.decode(token_ids([token])))
         token_index = cache(lambda: TokenIndex(tokenizer.pieces()))
-        return cls(denoiser, caching_tokenizer, spec, KVSlots(denoiser), buffers, token_bytes, token_index, text_caches)
+        return cls(denoiser, caching(0), denoiser.spec, KVSlots(denoiser), token_bytes, token_index, caching)
 
     @property
     def room(self) -> int:
@@ -155,8 +146,7 @@ class EngineModel:
 
     def for_client(self, client: Hashable) -> "EngineModel":
         """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
-        tokenizer, buffers = self.text_caches(client)
-        return replace(self, tokenizer=tokenizer, buffers=buffers, client=client)
+        return replace(self, tokenizer=self.caching_tokenizer(client), client=client)
 
     def decode(self, ids: TokenIds) -> bytes:
         """See `Tokenizer.decode`; a step decodes a few tokens that are cached."""
@@ -179,13 +169,8 @@ class EngineModel:
 class DecodeTask:
     """The model as one request sees it: one decoder, one layout and one slot of the KV cache.
 
-    Its passes measure time, and override predictions by repetitions of the buffer. In causal passes, the first tokens
-    of the fill spell the text that the prompt lacks before the cursor. Their confidence is that among the tokens that
-    can. Nothing is overridden until the text is complete.
-
-    Every decoder sees the same repetitions, so that decoders which give the same text still do. Of a canvas only the
-    leftmost masks are overridden, since the text between a mask and its left neighbour is unknown. Uniform noise has no
-    masks: only causal passes are overridden there.
+    Its passes measure time. In causal passes, the first tokens of the fill spell the text that the prompt lacks before
+    the cursor. Their confidence is that among the tokens that can.
     """
 
     def __init__(
@@ -197,7 +182,6 @@ class DecodeTask:
         costs: RequestCosts,
         *,
         seed: int = 0,
-        repetition: Repetition | None = None,
         slot: int = -1,
         judge: Callable[[bytes, float], Verdict] | None = None,
         is_answer: bool = False,
@@ -218,7 +202,6 @@ class DecodeTask:
         self.max_length = limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
         """Most tokens of prompt and fill together that a canvas may follow."""
         self.costs = costs
-        self.repetition = repetition
         self.decode = model.decode
         self.stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
         self.rng = np.random.default_rng(seed)
@@ -303,19 +286,7 @@ class DecodeTask:
     ) -> list[Prediction]:
         """See `Passes`."""
         with self.costs.stage("predict"):
-            predictions = self._model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
-        sampling = self.spec.sampling
-        if self.repetition is None or not isinstance(sampling, MaskSampling):
-            return predictions
-        num_known = self.layout.num_known
-        num_head = max(0, num_known - len(self._held))  # frozen before the gap
-        before = self._held[num_known:]
-        overridden: list[Prediction] = []
-        for canvas, prediction in zip(canvases, predictions, strict=True):
-            masks = _leftmost_masks(canvas == sampling.mask_id)
-            fill_ids = np.concatenate([before, canvas[num_head : masks.start]])
-            overridden.append(self.repetition.overridden(prediction, fill_ids, masks))
-        return overridden
+            return self._model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
 
     def predict_chain(
         self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
@@ -326,10 +297,7 @@ class DecodeTask:
 
     def extend(self, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
         """See `Denoiser.extend`; the token after the last one is not `excluded`, if another one is possible."""
-        fills = self._fills(ids)
-        removed = self.layout.removed
-        restrictions = {at: self._model.following_removed(removed, fill) for at, fill in fills.items()}
-        allowed = {at: tokens for at, tokens in restrictions.items() if tokens is not None}
+        allowed = self._allowed(ids)
         if len(excluded):
             last = len(ids) - 1
             possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
@@ -337,20 +305,20 @@ class DecodeTask:
         with self.costs.stage("predict"):
             prediction = self._model.denoiser.extend(self.slot, ids, allowed)
         self._held = np.concatenate([self._held, ids])
-        for at, fill in fills.items():
-            if self.repetition is not None and at not in allowed:
-                prediction = self.repetition.overridden(prediction, fill, (at,))
         return prediction
 
-    def _fills(self, ids: TokenIds) -> dict[int, TokenIds]:
-        """By position in a causal pass: the fill up to there. The positions before it are followed by known text."""
-        if self.repetition is None and not self.layout.removed:
+    def _allowed(self, ids: TokenIds) -> dict[int, TokenIds]:
+        """By position in a causal pass: the tokens that may follow, where the fill still spells the removed text."""
+        removed = self.layout.removed
+        if not removed:
             return {}
         held = np.concatenate([self._held, ids])
         num_before = len(self._held)
         num_known = self.layout.num_known
-        first = max(0, num_known - num_before - 1)
-        return {at: held[num_known : num_before + at + 1] for at in range(first, len(ids))}
+        first = max(0, num_known - num_before - 1)  # the positions before it are followed by known text
+        fills = ((at, held[num_known : num_before + at + 1]) for at in range(first, len(ids)))
+        allowed = ((at, self._model.following_removed(removed, fill)) for at, fill in fills)
+        return {at: tokens for at, tokens in allowed if tokens is not None}
 
     def texts(self, ids: TokenIds) -> tuple[str, str]:
         """The thought before an answer, and the text from the cursor on."""
@@ -436,13 +404,6 @@ class DecodeTask:
             slot_tokens=len(self._held),
             step_limit=self.sampling.max_denoising_steps if self.limits.canvas_length else self.limits.max_tokens,
         )
-
-
-def _leftmost_masks(is_mask: Flags) -> range:
-    """The consecutive masks from the first one on; empty, at 0, without a mask."""
-    first = int(is_mask.argmax())
-    after = is_mask[first:]
-    return range(first, len(is_mask) if after.all() else first + int(after.argmin()))
 
 
 _DECODERS: dict[DecoderName, type[Decoder]] = {

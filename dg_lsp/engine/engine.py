@@ -24,7 +24,6 @@ from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, canvas_length, decoder_with
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps
 from dg_lsp.engine.gaps import GapsFill
-from dg_lsp.engine.repetition import Repetition
 from dg_lsp.engine.request import (
     ChatRequest,
     EngineRequest,
@@ -190,7 +189,6 @@ class LocalEngine(Engine):
                 selection.limits(request, self.settings, decoder, deadline, task_layout),
                 costs,
                 seed=request.seed,
-                repetition=self._repetition(request, model, layout),
                 slot=request.slot,
                 judge=request.judge,
             )
@@ -237,15 +235,6 @@ class LocalEngine(Engine):
         num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
         kind = PositionKind.of(request.cursor, request.line_limit)
         return DecoderSelection(spec=model.spec, costs=self.costs, kind=kind, num_missing=num_missing)
-
-    def _repetition(self, request: FillRequest, model: EngineModel, layout: Layout) -> Repetition | None:
-        """The n-grams of the buffer, for a model that is small enough to need them."""
-        text = request.snapshot.text
-        removed = layout.removed.decode("utf-8", "replace")
-        is_shown = text.endswith(removed, 0, request.offset)  # the prompt has other tabs and line ends
-        if not (self.spec.repetition_match and is_shown):
-            return None
-        return model.buffers.repetition(text, request.offset, num_removed=len(removed))
 
     @override
     def rewrite(self, request: RewriteRequest, *, deadline: float) -> Generator[Progress, None, RewriteResult]:

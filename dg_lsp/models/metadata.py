@@ -14,7 +14,6 @@ from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.fim import find_fim
 from dg_lsp.canvas.spec import (
     CAUSAL_BLOCK,
-    MIN_MATCH,
     Checkpoint,
     DecoderName,
     ExpectedPasses,
@@ -125,7 +124,6 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
         is_shifted=keys.flag("dg.shift"),
         start_ids=keys.tokens("dg.start_token_ids") if "dg.start_token_ids" in keys.metadata else (),
         takes_snippets=keys.flag("dg.snippets"),
-        repetition_match=keys.repetition_match(),
         languages=keys.languages(),
         expectations=keys.expectations(),
         metadata=_displayed(keys.metadata),
@@ -432,13 +430,6 @@ class MetadataKeys:
         if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
             raise self.invalid("dg.languages", "LSP language ids, separated by commas")
         return names
-
-    def repetition_match(self) -> int:
-        """`dg.echo_match`; 0 if it is missing."""
-        value = self.number("dg.echo_match") if "dg.echo_match" in self.metadata else 0
-        if 0 < value < MIN_MATCH:
-            raise self.invalid("dg.echo_match", f"0, or at least {MIN_MATCH} tokens")
-        return value
 
     def expectations(self) -> tuple[ExpectedPasses, ...]:
         """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""

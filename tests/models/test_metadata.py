@@ -95,7 +95,6 @@ def test_a_trained_model_is_described_by_its_keys():
         ({"dg.causal": "false"}, "has_causal_head", False),
         ({"dg.cut": "token"}, "cut", PromptCut.TOKEN),
         ({}, "cut", PromptCut.CHARACTER),
-        ({"dg.echo_match": "3"}, "repetition_match", 3),
         ({"dg.shift": "true"}, "is_shifted", True),
         ({"dg.start_token_ids": "0"}, "start_ids", (0,)),
         ({"dg.snippets": "true"}, "takes_snippets", True),
@@ -140,7 +139,6 @@ INVALID_TRAINED = {
     "dg.causal": ("1",),
     "dg.plan.line-end.causal": ("7.5,0,0", "7.5,0,0,0", "nan,0,0,0.5"),
     "dg.plan.causal": ("1,0,0,0.5",),
-    "dg.echo_match": ("2",),
     "dg.cut": ("word",),
     "dg.languages": ("python,",),
 }

@@ -105,7 +105,6 @@ def _metadata(rows: RowConfig, progress: TrainingProgress, *, has_canvases: bool
         # enough to accept the tokens of the longest canvas one at a time
         "dg.max_denoising_steps": uint32(max(rows.canvas_lengths)),
         "dg.confidence_threshold": float32(CONFIDENCE_THRESHOLD),
-        "dg.echo_match": uint32(0),
         "dg.causal": flag(True),
         "dg.shift": flag(True),
         "dg.tokens_seen": Value(gguf_files.GGUFValueType.UINT64, struct.pack("<Q", progress.tokens)),

@@ -44,7 +44,6 @@ def test_the_product_reads_the_metadata(toy, network, tmp_path):
     assert spec.banned_ids == vocabulary.BANNED_IDS
     assert spec.has_causal_head
     assert spec.is_shifted
-    assert spec.repetition_match == 0
     assert {"python", "typescript", "go"} <= set(spec.languages)
     texts = ("dg.cut", "dg.config", "general.name", "general.license", "general.base_model.0.name")
     assert [metadata[key] for key in texts] == ["token", "adapt", "tiny", "apache-2.0", "source"]

@@ -13,7 +13,6 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
-from dg_lsp.engine.repetition import BORDER, copies, searchable
 
 MAX_RETRIES = 3  # further drafts of one line where they may be better
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
@@ -145,7 +144,7 @@ class RemovedTextDecoder(AutoregressiveDecoder):
 
 MAX_COPIED = 8  # the most of the last tokens that are compared with earlier ones
 MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass
-MAX_REPETITION = 8  # longest draft of repetitions, which are never rejected since they override the model's predictions
+BORDER = -1  # between the tokens before and after the cursor: no copy extends across it
 
 
 class PromptLookupDecoder(AutoregressiveDecoder):
@@ -154,20 +153,28 @@ class PromptLookupDecoder(AutoregressiveDecoder):
     @override
     def _drafted(self, known_ids: TokenIds, draft: Draft) -> Generator[Progress, None, TokenIds]:
         yield from ()
-        layout, repetition = self._task.layout, self._task.repetition
+        layout = self._task.layout
         fill_ids = known_ids[len(layout.prompt_ids) :]
-        repeated = repetition.run(fill_ids, MAX_REPETITION) if repetition else NOTHING
-        if len(repeated):
-            return repeated
         # after the longest earlier copy of the last tokens, the latest of equal copies
-        text = searchable(layout.after_ids, np.concatenate([layout.before_ids, fill_ids]))
-        ends, sizes = copies(text, text[-MAX_COPIED:])
+        margin = np.full(MAX_COPIED, BORDER - 1, np.int32)  # keeps windows of `MAX_COPIED` tokens inside the array
+        text = np.concatenate([margin, layout.after_ids, margin[:1] + 1, layout.before_ids, fill_ids])
+        ends, sizes = _copies(text, text[-MAX_COPIED:])
         if not len(ends):
             return NOTHING
         size, end = max(zip(sizes.tolist(), ends.tolist(), strict=True))
         following = text[end : end + min(size - 1, MAX_LOOKUP)]
         borders = np.flatnonzero(following == BORDER)
         return following[: borders[0]] if len(borders) else following
+
+
+def _copies(text: TokenIds, last: TokenIds) -> tuple[TokenIds, TokenIds]:
+    """Where copies of the end of `last` end in a text, and how long each is, at least 2; shape (N,) each."""
+    ends = np.flatnonzero(text[:-1] == last[-1]) + 1
+    ends = ends[text[ends - 2] == last[-2]]
+    if not len(ends):  # the usual case, and the rest takes longer than all before it
+        return ends, ends
+    is_same = text[ends[:, None] - np.arange(1, len(last) + 1)] == last[::-1]
+    return ends, np.logical_and.accumulate(is_same, axis=1).sum(axis=1)
 
 
 MIN_PROBABILITY = 0.2
