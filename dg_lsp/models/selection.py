@@ -4,8 +4,8 @@ The expected useful edits of a request are
 
     quality * 0.5 ** (ms / 700)
 
-- quality: the share of right lines, published, measured or estimated: `quality` and `quality_source` in catalog.toml.
-  Published shares are of programs that pass their tests, so they are higher than shares of exact lines.
+- quality: the share of single lines of HumanEval whose program passes its tests, published, measured or estimated:
+  `quality` and `quality_source` in catalog.toml.
 - ms: expected milliseconds to a line while the user types, always an estimate. `line_ms` computes it from the number of
   passes, the bytes that each reads, and the bandwidth of the memory that holds them.
 - 700 ms: after this time half of the requests are out of date, because the user has typed on: the geometric mean of the

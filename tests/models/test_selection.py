@@ -22,7 +22,7 @@ def with_memory(gigabytes):
     ("machine", "name", "here", "selected", "reason"),
     [
         (LAPTOP, AUTO, "", "dg-base", "84 ms; better would be qwen2.5-coder-0.5b-instruct ("),
-        (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b", "better would be qwen2.5-coder-0.5b"),
+        (LAPTOP, AUTO, "qwen2.5-coder-1.5b", "dg-base", "better would be qwen2.5-coder-0.5b"),
         (LAPTOP, AUTO, "qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b", "requests and rewrites by instruction,"),
         (LAPTOP, AUTO, "dreamon-7b", "dg-base", "on CPU"),
         (LAPTOP, AUTO_DIFFUSION, "qwen2.5-coder-0.5b", "dg-mini", "the best diffusion model here"),
