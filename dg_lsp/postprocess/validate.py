@@ -105,7 +105,7 @@ class Candidate:
 
     def rest(self, num_typed: int) -> "Candidate":
         """What is left after the user has typed its first characters, with its probability given these."""
-        known = min((probability for length, probability in self.prefixes if length <= num_typed), default=1.0)
+        known = min((probability for length, probability in self.prefixes if length <= num_typed), default=1.0) or 1.0
         prefixes = ((length - num_typed, probability / known) for length, probability in self.prefixes)
         return replace(
             self,

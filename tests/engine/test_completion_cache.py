@@ -107,6 +107,8 @@ def test_what_the_user_types_of_an_improbable_fill_makes_its_rest_more_probable(
     assert texts(cache.find(at("x = foo("), min_confidence=0.08)) == []
     [rest] = cache.find(at("x = foo(bar"), min_confidence=0.08).candidates
     assert (rest.text, rest.confidence) == (")", pytest.approx(0.04 / 0.06))
+    impossible = replace(fill, confidence=0.0, prefixes=((3, 0.0), (8, 0.0)))
+    assert impossible.rest(4).confidence == 0.0
 
 
 def test_a_requested_completion_is_not_answered_by_an_automatic_one(cache):
