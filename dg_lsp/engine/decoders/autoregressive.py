@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 from typing_extensions import override
 
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, token_ids
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, common_prefix_length, concat, token_ids
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
@@ -145,6 +145,7 @@ class RemovedTextDecoder(AutoregressiveDecoder):
 MAX_COPIED = 8  # the most of the last tokens that are compared with earlier ones
 MAX_LOOKUP = 4  # longest draft, less after a short match: on a CPU a rejected token costs almost half a pass
 BORDER = -1  # between the tokens before and after the cursor: no copy extends across it
+_MARGIN = np.full(MAX_COPIED, BORDER - 1, np.int32)  # keeps windows of `MAX_COPIED` tokens inside the array
 
 
 class PromptLookupDecoder(AutoregressiveDecoder):
@@ -156,9 +157,8 @@ class PromptLookupDecoder(AutoregressiveDecoder):
         layout = self._task.layout
         fill_ids = known_ids[len(layout.prompt_ids) :]
         # after the longest earlier copy of the last tokens, the latest of equal copies
-        margin = np.full(MAX_COPIED, BORDER - 1, np.int32)  # keeps windows of `MAX_COPIED` tokens inside the array
-        text = np.concatenate([margin, layout.after_ids, margin[:1] + 1, layout.before_ids, fill_ids])
-        ends, sizes = _copies(text, text[-MAX_COPIED:])
+        text = concat(_MARGIN, layout.after_ids, token_ids([BORDER]), layout.before_ids, fill_ids)
+        ends, sizes = _copies(text)
         if not len(ends):
             return NOTHING
         size, end = max(zip(sizes.tolist(), ends.tolist(), strict=True))
@@ -167,8 +167,9 @@ class PromptLookupDecoder(AutoregressiveDecoder):
         return following[: borders[0]] if len(borders) else following
 
 
-def _copies(text: TokenIds, last: TokenIds) -> tuple[TokenIds, TokenIds]:
-    """Where copies of the end of `last` end in a text, and how long each is, at least 2; shape (N,) each."""
+def _copies(text: TokenIds) -> tuple[TokenIds, TokenIds]:
+    """Where copies of a text's last tokens end in it, and how long each is, at least 2; shape (N,) each."""
+    last = text[-MAX_COPIED:]
     ends = np.flatnonzero(text[:-1] == last[-1]) + 1
     ends = ends[text[ends - 2] == last[-2]]
     if not len(ends):  # the usual case, and the rest takes longer than all before it
