@@ -65,7 +65,8 @@ def workspace_file(start: Path) -> Path | None:
     """The nearest `dg-lsp.toml` in this directory or above it, except the user's."""
     with suppress(OSError):  # a directory above is not readable
         paths = (folder / FILE_NAME for folder in (start, *start.parents))
-        return next((path for path in paths if path.is_file() and path != user_file()), None)
+        present = (path for path in paths if path.is_file() or path.is_symlink())  # a broken link is reported
+        return next((path for path in present if path != user_file()), None)
     return None
 
 

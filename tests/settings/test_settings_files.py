@@ -208,13 +208,14 @@ def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
         pytest.param(b"[completion]\nmax_tokens = " + b"1" * 5000, id="a number of thousands of digits"),
         pytest.param(b"a." * (MAX_BYTES // 2 - 1) + b"a", id="a key of thousands of parts"),
         pytest.param(b"a." * (MAX_BYTES // 2 - 2) + b"a=1", id="thousands of tables"),
-        pytest.param(None, id="missing"),
+        pytest.param(None, id="a broken link"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, monkeypatch, content):
+def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, content):
     path = tmp_path / "dg-lsp.toml"
-    monkeypatch.setattr(settings_files, "workspace_file", lambda _: path)  # it may be removed after it was found
-    if content is not None:
+    if content is None:
+        path.symlink_to("gone.toml")
+    else:
         path.write_bytes(content)
     settings, [message] = with_workspace_file(Settings(), path.parent, ())
     assert "dg-lsp.toml" in message
