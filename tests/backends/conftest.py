@@ -11,7 +11,7 @@ import tiny_vocabulary
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS
-from dg_lsp.backends.llamacpp.library import library
+from dg_lsp.backends.llamacpp.library import devices, library
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
 from dg_lsp.settings import ModelSettings
@@ -103,9 +103,9 @@ def open_gemma(tiny_repacked, opened):
     def open_model(*, on_device=False, path=tiny_repacked, spec=None, mass=MASS, **settings):
         chosen = runtime(**settings)
         model = LlamaModel(path, chosen)
-        model.on_gpu = on_device
+        device = next(device for device in devices() if device.kind == "cpu") if on_device else None
         described = replace(describe(model.metadata, model.vocab_size, "tiny"), **(spec or {}))
-        return opened(SelfConditionedDenoiser(model, described, chosen, mass=mass, kinds=("cpu",)))
+        return opened(SelfConditionedDenoiser(model, described, chosen, mass=mass, device=device))
 
     return open_model
 

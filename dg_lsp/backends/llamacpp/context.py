@@ -15,7 +15,7 @@ from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, common_prefix_length, concat
 from dg_lsp.canvas.spec import FimTokens
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Floats
-from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError
 
 Outputs = Flags | npt.NDArray[np.int8] | int
 """Which tokens of a batch need logits, shape (N,), or one value for all of them."""
@@ -78,7 +78,7 @@ class LlamaContext:
     """
 
     def __init__(self, model: LlamaModel, budget: memory_estimate.ContextBudget, *, flash_attention: bool) -> None:
-        """Starts with the budget's `first_length`. Raises `ModelMemoryError` or `ModelUnsupportedError`."""
+        """Starts with the budget's `first_length`; the model closes it. Raises `ModelMemoryError` or `ModelError`."""
         self._native = library()
         self._api = self._native.api
         self._model = model
@@ -90,11 +90,8 @@ class LlamaContext:
         self.num_cells = 0
         self.batch: Any = None
         self._check_room(budget.first_length, memory_estimate.ADVICE)
-        try:
-            self._open(budget.first_length)
-        except ModelError:
-            self.close()
-            raise
+        model.before_close.callback(self.close)
+        self._open(budget.first_length)
 
     def _open(self, num_cells: int) -> None:
         api, budget, model = self._api, self._budget, self._model
@@ -196,7 +193,7 @@ class LlamaContext:
         old = self._estimate(self.num_cells) if self._handle else memory_estimate.MemoryEstimate()
         needed = memory_estimate.MemoryEstimate(max(0, new.gpu - old.gpu), max(0, new.host - old.host) + copied)
         what = f"a context of {num_cells} tokens for {model.path.name}"
-        memory_estimate.check_fits(what, needed, advice, mapped=model.mapped_bytes, placement=model.placement)
+        memory_estimate.check_fits(what, needed, advice, gpus=model.used_gpus, mapped=model.mapped_bytes)
 
     def decode(self, *, causal: bool) -> None:
         """Runs the batch. After a `BackendError`, the batch's sequences are undefined."""
@@ -218,15 +215,20 @@ class LlamaContext:
         self._check_open()
         return self._api.llama_get_memory(self._handle)
 
-    def logits(self, num_rows: int) -> Floats:
-        """Shape (num_rows, V): llama.cpp's own memory, valid until the next decode; may be overwritten."""
+    def logits(self, outputs: Flags) -> Floats:
+        """Of N tokens of the last batch those of `outputs`, shape (N,): shape (R, V), until the next decode.
+
+        They may be overwritten. With a cache they are llama.cpp's own memory; without one, llama.cpp computes the
+        logits of all tokens.
+        """
+        num_rows = int(outputs.sum()) if self._model.has_cache else len(outputs)
         address = ctypes.addressof(self._api.llama_get_logits(self._handle).contents)
         # an array over foreign memory costs as much as the reduction of a row; the memory rarely moves
         if address != self._logits_address or num_rows > len(self._logits):
             memory = (ctypes.c_float * (num_rows * self._model.vocab_size)).from_address(address)
             self._logits = np.ctypeslib.as_array(memory).reshape(num_rows, self._model.vocab_size)
             self._logits_address = address
-        return self._logits[:num_rows]
+        return self._logits[:num_rows] if self._model.has_cache else self._logits[:num_rows][outputs]
 
     def crop(self, sequence: int, length: int) -> None:
         """Keeps the first `length` positions of a sequence; does nothing without a cache."""
@@ -282,7 +284,7 @@ class LlamaContext:
             self._reopen(self.num_cells)
 
     def close(self) -> None:
-        """Frees the context. Idempotent."""
+        """Frees the native context. Idempotent."""
         if self._handle is not None:
             self._api.llama_free(self._handle)
             self._handle = None

@@ -12,7 +12,6 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.backends.llamacpp.context import KvCache, LlamaContext
-from dg_lsp.backends.llamacpp.library import gpus
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
     MAX_CANVASES,
@@ -23,7 +22,7 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     estimate_context,
     exact_budget,
 )
-from dg_lsp.backends.llamacpp.model import LlamaModel, check_compatible
+from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import Reducer, join, take
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.canvas.layout import NOTHING, Flags, TokenIds, checked_canvases, checked_extension, checked_prompt, concat
@@ -41,7 +40,7 @@ from dg_lsp.diffusion.denoiser import (
     Rng,
     TopK,
 )
-from dg_lsp.errors import BackendError, ModelMemoryError, RequestError
+from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RequestError
 from dg_lsp.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
@@ -70,7 +69,6 @@ class CanvasQuery:
         self.outputs = np.zeros(len(self.ids), dtype=np.bool_)
         """Shape (N,): the tokens whose logits are needed."""
         self.outputs[output_rows] = True
-        self.num_rows = len(output_rows)
 
     def prediction(self, reduced: Prediction) -> Prediction:
         """Of the open positions of all canvases, from the reduced logits of `outputs`."""
@@ -105,7 +103,7 @@ def fitting_budget(
     needed = estimate_context(model.sizes, budget, budget.context_length, gpu_share=share, flash=flash)
     needed = MemoryEstimate(needed.gpu + reserved if share else 0, needed.host)
     try:
-        check_fits("a conversation", needed, ADVICE, mapped=model.mapped_bytes, placement=model.placement)
+        check_fits("a conversation", needed, ADVICE, gpus=model.used_gpus, mapped=model.mapped_bytes)
     except ModelMemoryError:
         return context_budget(spec, settings, model.sizes)
     return budget
@@ -129,7 +127,9 @@ class LlamaDenoiser(Denoiser):
 
         A context for whole conversations leaves `reserved` bytes on the GPU free.
         """
-        check_compatible(spec, model, needs_cache=self._is_cached)
+        if self._is_cached and not model.has_cache:
+            advice = "set its prompt_attention (model.sampler) to exact, or use another model"
+            raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; {advice}")
         self.spec = spec
         self.num_slots = settings.num_slots
         self.tokenizer = model.tokenizer
@@ -149,9 +149,8 @@ class LlamaDenoiser(Denoiser):
         capacity = self._context.batch.capacity
         fim = spec.fim
         movable = fim if fim and fim.order is FimOrder.PREFIX_FIRST and not spec.block_length else None
-        self._warning = ""  # until the first prompt with a suffix
-        if movable and (problem := model.shift_problem or ("" if self._context.can_shift else "its kind of cache")):
-            self._warning = f"{spec.name} decodes the suffix again at each typed character: {problem}"
+        if movable and not (model.can_move_keys and self._context.can_shift):
+            _log.warning("%s decodes the suffix again at each typed character: its keys cannot be moved", spec.name)
             movable = None
         prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
         self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
@@ -161,7 +160,6 @@ class LlamaDenoiser(Denoiser):
     def footprint(self) -> Footprint:
         model = self._model
         num_cells = self._context.num_cells
-        used = model.placement.of(gpus()) if model.on_gpu else ()
         return Footprint(
             weights_bytes=model.weights.gpu + model.weights.host,
             cache_bytes=num_cells * model.sizes.kv_bytes_per_token,
@@ -170,12 +168,11 @@ class LlamaDenoiser(Denoiser):
             cache_used=self._cache.num_used,
             context_size=self._budget.slot_limit,
             gpu_estimate=model.weights.gpu + self._context.gpu_estimate,
-            devices=tuple(DeviceMemory(device.name, device.memory_free, device.memory_total) for device in used),
+            devices=tuple(DeviceMemory(gpu.name, gpu.memory_free, gpu.memory_total) for gpu in model.used_gpus),
         )
 
     @override
     def close(self) -> None:
-        self._context.close()
         self._model.close()
 
     def _run_step(self, threads: int) -> None:
@@ -192,11 +189,7 @@ class LlamaDenoiser(Denoiser):
 
     @override
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        prompt = self._checked_prompt(prompt_ids)
-        if self._warning and self.spec.fim is not None and (prompt == self.spec.fim.suffix_id).any():
-            _log.warning(self._warning)
-            self._warning = ""
-        return self._cache.prefill(slot, prompt, most)
+        return self._cache.prefill(slot, self._checked_prompt(prompt_ids), most)
 
     @override
     def refresh(self, slot: int) -> int:
@@ -216,7 +209,7 @@ class LlamaDenoiser(Denoiser):
             self._cache.make_room(slot, len(ids))
             self._context.batch.put(ids, np.arange(len(old), len(old) + len(ids), dtype=np.int32), slot, outputs)
             self._context.decode(causal=causal)
-            prediction = reduce(self._context.logits(int(outputs.sum())))
+            prediction = reduce(self._context.logits(outputs))
         except BackendError:
             self._cache.clear(slot)
             raise
@@ -235,21 +228,34 @@ class LlamaDenoiser(Denoiser):
         """The end of the prompt that is not in the cache; every step decodes it before each canvas."""
         return NOTHING
 
+    def _num_prompt(self, slot: int) -> int:
+        """Tokens of the slot that the cache has during a step."""
+        return len(self._cache.ids(slot))
+
+    def _tokens_of_pass(self, lengths: Sequence[int]) -> int:
+        """Tokens of the largest pass over canvases, of these lengths with what is decoded before them."""
+        return sum(lengths)
+
     def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
         """Refuses canvases that do not fit."""
         num_ahead = len(self._ahead(slot))
-        limit = self._budget.canvas_tokens - num_ahead * min(len(canvases), MAX_CANVASES)
+        limit = MAX_CANVASES * self._budget.canvas_tokens
         checked = checked_canvases(canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=limit)
         self._check_room(slot, [num_ahead + len(canvas) for canvas in checked])
         return checked
 
     def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
-        num_prompt = len(self._cache.ids(slot))
         budget = self._budget
-        if num_prompt + max(lengths) > budget.slot_limit or num_prompt + sum(lengths) > budget.context_length:
+        num_prompt = self._num_prompt(slot)
+        num_tokens = self._tokens_of_pass(lengths)
+        if (
+            num_prompt + max(lengths) > budget.slot_limit
+            or num_prompt + num_tokens > budget.context_length
+            or num_tokens > budget.canvas_tokens
+        ):
             raise RequestError(
-                f"a prompt of {num_prompt} tokens and canvases of {sum(lengths)} do not fit: a slot takes "
-                f"{budget.slot_limit}, all slots together {budget.context_length}; raise context_length"
+                f"a step of {num_tokens} tokens after {num_prompt} does not fit: a slot takes {budget.slot_limit}, "
+                f"a step {budget.canvas_tokens}, all slots together {budget.context_length}; raise context_length"
             )
 
     def _predict(self, slot: int, canvases: Sequence[TokenIds], reduce: Reduce) -> list[Prediction]:
@@ -266,7 +272,7 @@ class LlamaDenoiser(Denoiser):
         """Predicts the open positions of canvases."""
         query = CanvasQuery(canvases, self._ahead(slot), is_shifted=self.spec.is_shifted)
         self._decode_canvases(slot, query.ids, query.lengths, query.outputs)
-        return query.prediction(reduce(self._context.logits(query.num_rows)))
+        return query.prediction(reduce(self._context.logits(query.outputs)))
 
     def _decode_canvases(
         self, slot: int, content: TokenIds | Floats, lengths: Sequence[int], outputs: Flags | int = 1

@@ -10,21 +10,19 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dg_lsp.backends.llamacpp.library import devices, ggml_functions
+from dg_lsp.backends.llamacpp.library import Device, devices, ggml_functions, gpus
 from dg_lsp.backends.threads import physical_cores
 from dg_lsp.diffusion.denoiser import Floats
 from dg_lsp.errors import BackendError
 from dg_lsp.gguf import F32, TENSOR_TYPES, TensorType
 
-GPU_KINDS = ("gpu", "igpu")
-"""Kinds of `Device`; only without the first one llama.cpp uses the second."""
 _FOR_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS: operations go to the tensors, not the tensors to the operations
 _GRAPH_NODES = 32
 _HANDLE, _SIZE, _NUMBER = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -48,7 +46,6 @@ def functions() -> Any:
         build_forward_expand=(None, _HANDLE, _HANDLE),
         new_tensor_2d=(_HANDLE, _HANDLE, ctypes.c_int, _NUMBER, _NUMBER),
         view_2d=(_HANDLE, _HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE),
-        backend_dev_get=(_HANDLE, _SIZE),
         backend_dev_init=(_HANDLE, _HANDLE, ctypes.c_char_p),
         backend_dev_supports_op=(ctypes.c_bool, _HANDLE, _HANDLE),
         backend_alloc_ctx_tensors=unary,
@@ -70,15 +67,12 @@ class GraphDevice:
     memory_free: int  # bytes, before anything is allocated
 
     @classmethod
-    def open(cls, kinds: tuple[str, ...], number: int = 0) -> "GraphDevice | None":
-        """The device with this number among those of the first kind that there is."""
-        listed = devices() if kinds else ()
-        by_kind = ([index for index, device in enumerate(listed) if device.kind == kind] for kind in kinds)
-        if number >= len(indices := next(filter(None, by_kind), [])):
-            return None
-        native = functions().backend_dev_get(indices[number])
-        backend = functions().backend_dev_init(native, None)
-        return cls(native, backend, listed[indices[number]].memory_free) if backend else None
+    def open(cls, device: Device) -> "GraphDevice":
+        """Raises `BackendError` if the driver fails."""
+        backend = functions().backend_dev_init(device.native, None)
+        if not backend:
+            raise BackendError(f"{device.name} cannot be opened")
+        return cls(device.native, backend, device.memory_free)
 
     def close(self) -> None:
         """Called after its graphs are closed."""
@@ -166,19 +160,12 @@ class DeviceSpeed:
     operations_per_second: float  # multiplications and additions with many tokens at once
 
 
-def measure(kinds: tuple[str, ...], clock: Callable[[], float] = time.perf_counter) -> DeviceSpeed | None:
-    """The speed of the first device of these kinds; None without one.
-
-    Raises:
-        BackendError: the device lacks memory or the operation.
-    """
-    device = GraphDevice.open(kinds)
-    if device is None:
-        return None
-    with closing(device):
-        _use_all_cores(device)
+def measure(device: Device, clock: Callable[[], float] = time.perf_counter) -> DeviceSpeed:
+    """Raises `BackendError` if the device lacks memory or the operation."""
+    with closing(GraphDevice.open(device)) as opened:
+        _use_all_cores(opened)
         rows = _BYTES // _Q8_0.row_bytes(_WIDTH)
-        seconds = {num_tokens: _best_seconds(device, rows, num_tokens, clock) for num_tokens in _RUNS}
+        seconds = {num_tokens: _best_seconds(opened, rows, num_tokens, clock) for num_tokens in _RUNS}
     many = max(_RUNS)
     return DeviceSpeed(rows * _Q8_0.row_bytes(_WIDTH) / seconds[1], 2 * _WIDTH * rows * many / seconds[many])
 
@@ -219,12 +206,11 @@ def main() -> None:
     """With the argument `speed` it also measures."""
     answer: dict[str, object] = {"devices": [asdict(device) for device in devices()]}
     if "speed" in sys.argv:
-        for name, kinds in {"cpu": ("cpu",), "gpu": GPU_KINDS}.items():
-            try:
-                speed = measure(kinds)
-            except BackendError:  # other programs use the memory of the GPU: its speed is estimated
-                speed = None
-            answer[name] = asdict(speed) if speed else None
+        processors = [device for device in devices() if device.kind == "cpu"]
+        for name, listed in {"cpu": processors, "gpu": gpus()}.items():
+            answer[name] = None
+            with suppress(BackendError):  # other programs use the memory of the GPU: its speed is estimated
+                answer[name] = asdict(measure(listed[0])) if listed else None
     sys.stdout.write(json.dumps(answer))
 
 

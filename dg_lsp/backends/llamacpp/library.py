@@ -10,14 +10,14 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from dg_lsp.backends.threads import set_wait_policy
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
-from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, RUNTIME_VARIABLE, STOCK, Runtime, RuntimeSearch, find_runtime
+from dg_lsp.runtime import COMMAND, LLAMA_CPP_VARIABLE, PACKAGE, RUNTIME_VARIABLE, STOCK, Runtime, find_runtime
 
 MAX_PROBLEMS = 50
 _WARN, _ERROR = 3, 4  # enum ggml_log_level
@@ -45,13 +45,13 @@ def library() -> Library:
     set_wait_policy(os.environ)
     os.environ.update(NO_BACKTRACE)
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs have the numbers of nvidia-smi
-    search = _loadable(find_runtime())
+    search = find_runtime()
     if search.runtime:
         os.environ[LLAMA_CPP_VARIABLE] = str(search.runtime.folder)
     try:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise library_error(error) from error
+        raise library_error(error, f"run {COMMAND} again" if search.runtime else f"reinstall {PACKAGE}") from error
     finally:
         if search.runtime:  # child processes must not inherit it
             del os.environ[LLAMA_CPP_VARIABLE]
@@ -65,19 +65,6 @@ def library() -> Library:
     api.llama_log_set(write, None)
     api.llama_backend_init()
     return Library(api, search.runtime, search.note, problems, write)
-
-
-def _loadable(search: RuntimeSearch) -> RuntimeSearch:
-    """Drops a changed runtime that cannot be loaded: the installed library still serves all other models."""
-    if search.runtime is None:
-        return search
-    if "llama_cpp.llama_cpp" in sys.modules:
-        return RuntimeSearch(None, "llama_cpp was imported before dg-lsp")
-    try:
-        ctypes.CDLL(str(search.runtime.library))
-    except OSError as error:
-        return RuntimeSearch(None, f"{' '.join(str(error).split())}; run {COMMAND} again")
-    return search
 
 
 _REDUCTION_VERSION = 3  # of `models/gemma4_reduction.h`
@@ -148,6 +135,7 @@ class Device:
     kind: str  # `cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`
     memory_free: int  # bytes; 0 if the driver does not report it
     memory_total: int  # bytes; 0 if the driver does not report it
+    native: Any = field(default=None, compare=False, repr=False)
 
 
 def devices() -> tuple[Device, ...]:
@@ -166,7 +154,7 @@ def devices() -> tuple[Device, ...]:
         ggml.backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         name = (ggml.backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
         kind = _KINDS.get(ggml.backend_dev_type(device), "other")
-        listed.append(Device(name, kind, free.value, total.value))
+        listed.append(Device(name, kind, free.value, total.value, device))
     return tuple(listed)
 
 
@@ -193,28 +181,19 @@ _UNSUPPORTED = re.compile("unknown model architecture|unknown (pre-)?tokenizer|C
 _NO_MEMORY = re.compile("to allocate|out of memory|bad_alloc")
 """What llama.cpp logs when it cannot load a file. Anything else is a broken file."""
 
-_OWN_NAME = re.compile(
-    r"unknown model architecture: '(diffusion-gemma|llada2|sdar|stable.?diffcoder|fast.?dllm|nemotron.?labs)"
-)
-"""Models under names of their own, whose layers llama.cpp computes under the names of other models."""
 
-
-def library_error(error: Exception) -> BackendError:
+def library_error(error: Exception, advice: str) -> BackendError:
     """llama-cpp-python cannot be imported."""
-    return BackendError(f"llama-cpp-python cannot be loaded ({_one_line(str(error))}); reinstall llama-cpp-python")
+    return BackendError(f"llama.cpp cannot be loaded ({_one_line(str(error))}); {advice}")
 
 
 def load_error(path: Path, log: Iterable[str]) -> ModelError:
     """`llama_model_load_from_file` returned null after it logged these lines."""
     lines = tuple(log)
-    if own_name := next(filter(None, map(_OWN_NAME.search, lines)), None):
-        return ModelUnsupportedError(
-            f"{path} has the architecture {own_name[1]}, which llama.cpp has under another name; "
-            "convert it or its checkpoint with dg-lsp models convert"
-        )
     if unsupported := next(filter(_UNSUPPORTED.search, lines), None):
         problem = f"is not supported by this llama.cpp: {_one_line(unsupported)}"
-        return ModelUnsupportedError(f"{path} {problem}; update llama-cpp-python or use another model")
+        advice = "convert it or its checkpoint with dg-lsp models convert, or use another model"
+        return ModelUnsupportedError(f"{path} {problem}; {advice}")
     if any(map(_NO_MEMORY.search, lines)):
         return ModelMemoryError(f"{path} does not fit into memory; use a smaller model or set gpu_layers lower")
     reason = next((line for line in lines if "error" in line), lines[0] if lines else "")  # warnings come before it

@@ -10,13 +10,11 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.backends.llamacpp.denoiser import CanvasQuery, LlamaDenoiser, OpenCanvas, Reduce
-from dg_lsp.backends.llamacpp.memory_estimate import MAX_CANVASES
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import join, take
-from dg_lsp.canvas.layout import NOTHING, TokenIds, checked_canvases
+from dg_lsp.canvas.layout import NOTHING, TokenIds
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Allowed, Floats, Prediction
-from dg_lsp.errors import RequestError
 from dg_lsp.settings import ModelSettings
 
 
@@ -37,7 +35,7 @@ class ShiftedDenoiser(LlamaDenoiser):
         self._next.pop(slot, None)
         prediction = super().extend(slot, ids, allowed)
         if not allowed:  # otherwise the logits lack the other tokens
-            self._next[slot] = self._cache.ids(slot), self._context.logits(len(ids))[-1:].copy()
+            self._next[slot] = self._cache.ids(slot), self._context.logits(np.ones(len(ids), np.bool_))[-1:].copy()
         return prediction
 
     @override
@@ -142,18 +140,13 @@ class PerRequestDenoiser(LlamaDenoiser):
     def _ahead(self, slot: int) -> TokenIds:
         return self._prompts.get(slot, NOTHING)[len(self._cached(slot)) :]
 
-    def _num_missing(self, slot: int) -> int:
-        """Prompt tokens that the next step computes: all of the cached part, or none."""
-        return len(self._cached(slot)) - len(self._cache.ids(slot))
-
     @override
-    def _check_room(self, slot: int, lengths: Sequence[int]) -> None:
-        longest, *shorter = sorted(lengths, reverse=True)
-        super()._check_room(slot, [self._num_missing(slot) + longest, *shorter])
+    def _num_prompt(self, slot: int) -> int:
+        return len(self._cached(slot))
 
     @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
-        if not self._num_missing(slot):
+        if len(self._cache.ids(slot)) == len(self._cached(slot)):
             return super()._predict_open(slot, canvases, reduce)
         query = CanvasQuery(canvases[:1], self._prompts[slot], is_shifted=self.spec.is_shifted)
         prediction = query.prediction(self._append(slot, query.ids, query.outputs, reduce, causal=False))
@@ -163,56 +156,21 @@ class PerRequestDenoiser(LlamaDenoiser):
         return join([prediction, super()._predict_open(slot, canvases[1:], reduce)])
 
 
-class ExactDenoiser(LlamaDenoiser):
+class ExactDenoiser(PerRequestDenoiser):
     """See `Denoiser`. Every step computes the prompt before each canvas; nothing is cached."""
 
     _is_cached = False
 
-    def __init__(self, model: LlamaModel, spec: ModelSpec, settings: ModelSettings) -> None:
-        super().__init__(model, spec, settings)
-        self._prompts: dict[int, TokenIds] = {}
+    @override
+    def _cached(self, _slot: int) -> TokenIds:
+        return NOTHING
 
     @override
-    def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """Every step decodes the whole prompt."""
-        del most
-        prompt = self._checked_prompt(prompt_ids)
-        self._prompts[slot] = prompt
-        return len(prompt)
-
-    @override
-    def _checked_canvases(self, slot: int, canvases: Sequence[TokenIds]) -> list[TokenIds]:
-        limit = self._budget.slot_limit
-        num_prompt = len(self._prompts.get(slot, NOTHING))
-        checked = checked_canvases(
-            canvases, self.spec.vocab_size, max_canvases=MAX_CANVASES, max_canvas_tokens=MAX_CANVASES * limit
-        )
-        longest = max(map(len, checked))
-        if num_prompt + longest > limit:
-            raise RequestError(
-                f"a prompt of {num_prompt} tokens and a canvas of {longest} do not fit: the context takes {limit}; "
-                "raise context_length"
-            )
-        return checked
+    def _tokens_of_pass(self, lengths: Sequence[int]) -> int:
+        return max(lengths)
 
     @override
     def _predict_open(self, slot: int, canvases: Sequence[OpenCanvas], reduce: Reduce) -> Prediction:
         """One decode for each canvas: with the prompt before it, a canvas is a large batch of its own."""
-        prompt = self._prompts.get(slot, NOTHING)
-        longest = len(prompt) + max(len(ids) for ids, _ in canvases)
-        self._context.grow(longest - self._context.num_cells)
-        queries = (CanvasQuery([canvas], prompt, is_shifted=self.spec.is_shifted) for canvas in canvases)
-        return join([self._predict_canvas(query, reduce) for query in queries])
-
-    def _predict_canvas(self, query: CanvasQuery, reduce: Reduce) -> Prediction:
-        context = self._context
-        has_cache = self._model.has_cache
-        # without a cache llama.cpp computes the logits of all tokens
-        outputs = query.outputs if has_cache else 1
-        context.batch.put(query.ids, np.arange(len(query.ids), dtype=np.int32), 0, outputs)
-        try:
-            context.decode(causal=False)
-            logits = context.logits(query.num_rows) if has_cache else context.logits(len(query.ids))[query.outputs]
-            return query.prediction(reduce(logits))
-        finally:
-            context.crop(0, 0)
+        predict = super()._predict_open
+        return join([predict(slot, [canvas], reduce) for canvas in canvases])

@@ -5,7 +5,6 @@ of one layer. The alternatives of llama.cpp, which split each layer, exchange da
 No GPU has confirmed the estimates for GPUs, and none has run a split: both are tested with made-up devices.
 """
 
-import ctypes
 import glob
 import re
 import sys
@@ -13,9 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from dg_lsp.backends.llamacpp.library import Device, gpus
+from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec
 from dg_lsp.errors import ModelMemoryError, SettingsError, size_text
 from dg_lsp.gguf import GGUFHeader, read_header
@@ -26,64 +24,26 @@ _ROOM = 1 << 30
 """Bytes that a model leaves free on its GPU for prompts that grow; otherwise its layers are split."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """GPUs as indices into `library.gpus()`; none on the processor."""
-
-    gpus: tuple[int, ...] = ()
-    split: tuple[float, ...] = ()
-    """Where layers are split, the proportion of them on each GPU of `gpus`."""
-
-    def of(self, listed: Sequence[Device]) -> tuple[Device, ...]:
-        """Its devices among the listed ones."""
-        return tuple(listed[number] for number in self.gpus)
-
-    def describe(self, listed: Sequence[Device]) -> str:
-        """For people: `GPU 0: RTX 4090, GPU 1: RTX 3060` or `processor`."""
-        named = zip(self.gpus, self.of(listed), strict=True)
-        return ", ".join(f"GPU {number}: {device.name}" for number, device in named) or "processor"
-
-    def apply(self, params: Any, api: Any) -> Any:
-        """Sets `split_mode`, `main_gpu` and `tensor_split`; returns what must live until the model is loaded."""
-        if not self.gpus:  # llama.cpp would compute prompts on a GPU that holds no layers
-            params.main_gpu = -1
-            params.split_mode = api.LLAMA_SPLIT_MODE_NONE
-            return None
-        params.main_gpu = self.gpus[0]
-        params.split_mode = api.LLAMA_SPLIT_MODE_LAYER if self.split else api.LLAMA_SPLIT_MODE_NONE
-        proportions = (ctypes.c_float * api.llama_max_devices())()
-        for number, proportion in zip(self.gpus, self.split, strict=False):
-            proportions[number] = proportion
-        params.tensor_split = proportions if self.split else None
-        return proportions
-
-
-CPU = Placement()
-
-
-def choose_placement(wanted: str, listed: Sequence[Device], needed: int) -> Placement:
-    """Where a model of `needed` bytes goes, by the setting `model.device` and the GPUs that llama.cpp lists.
+def choose_gpus(wanted: str, listed: Sequence[Device], needed: int) -> tuple[int, ...]:
+    """The GPUs for a model of `needed` bytes by the setting `model.device`, as indices into the listed ones.
 
     `auto` takes the GPU with the most free memory where the model fits into it with some room, else all GPUs: one GPU
-    is faster than two that wait for each other. A split follows the free memory.
+    is faster than two that wait for each other. Over several ones llama.cpp splits by their free memory.
 
     Raises:
         SettingsError: the setting names a GPU that is not there.
     """
     kind, _, numbers = wanted.partition(":")
     if kind == "cpu" or (kind == "auto" and not listed):
-        return CPU
+        return ()
     named = tuple(dict.fromkeys(map(int, re.findall(r"\d+", numbers))))
     if not listed or max(named, default=0) >= len(listed):
         what = f"{len(listed)} GPU{'s' * (len(listed) != 1)}"
         raise SettingsError(
             f"model.device is {wanted}, but llama.cpp lists {what}: see dg-lsp doctor, or set it to auto"
         )
-    chosen = named or tuple(range(len(listed)))
-    largest = max(chosen, key=lambda number: listed[number].memory_free)
-    if len(chosen) == 1 or (not named and listed[largest].memory_free >= needed + _ROOM):
-        return Placement((largest,))
-    return Placement(chosen, tuple(float(max(1, listed[number].memory_free)) for number in chosen))
+    largest = max(range(len(listed)), key=lambda number: listed[number].memory_free)
+    return named or ((largest,) if listed[largest].memory_free >= needed + _ROOM else tuple(range(len(listed))))
 
 
 MAX_LAYERS = 512  # more layers make llama.cpp abort the process
@@ -208,7 +168,7 @@ def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) ->
         longest += sampling.max_free
     length = min(settings.context_length or spec.max_prompt_tokens + longest, sizes.trained_length)
     first = length if settings.context_length else min(length, padded(max(_FIRST_EXACT_TOKENS, longest)))
-    return ContextBudget(length, first, length, length, length, 1, max(0, length - longest))
+    return ContextBudget(length, first, length, length, length, settings.num_slots, max(0, length - longest))
 
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
@@ -291,17 +251,15 @@ def estimate_load(header: GGUFHeader, *, gpu_layers: int, context_length: int) -
 
 
 def check_fits(
-    what: str, estimate: MemoryEstimate, advice: str, *, mapped: int = 0, placement: Placement | None = None
+    what: str, estimate: MemoryEstimate, advice: str, *, gpus: Sequence[Device] = (), mapped: int = 0
 ) -> None:
-    """Raises `ModelMemoryError` with the numbers where an estimate exceeds the free memory.
+    """Raises `ModelMemoryError` with the numbers where an estimate exceeds the free memory of the GPUs or the machine.
 
-    `mapped` bytes of files count as free for the system, but are in use. Without a placement all GPUs count.
+    `mapped` bytes of files count as free for the system, but are in use.
     """
-    listed = gpus() if estimate.gpu else ()
-    used = placement.of(listed) if placement is not None and listed else listed
-    if free := sum(device.memory_free for device in used):  # 0 if the driver does not report it
-        _check_free(what, estimate.gpu, free, " and ".join(device.name for device in used), advice)
-    is_unified = any(device.kind == "igpu" for device in used) or bool(used and sys.platform == "darwin")
+    if free := sum(gpu.memory_free for gpu in gpus):  # 0 if the driver does not report it
+        _check_free(what, estimate.gpu, free, " and ".join(gpu.name for gpu in gpus), advice)
+    is_unified = any(gpu.kind == "igpu" for gpu in gpus) or bool(gpus and sys.platform == "darwin")
     host = estimate.gpu + estimate.host if is_unified else estimate.host
     _check_free(what, host, max(0, system_free() - mapped), "this machine", advice)
 

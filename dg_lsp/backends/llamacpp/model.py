@@ -10,30 +10,28 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import attrs
 import numpy as np
 
 from dg_lsp import gguf
-from dg_lsp.backends.llamacpp.library import gpus, has_gpu, library, load_error
+from dg_lsp.backends.llamacpp.library import Device, gpus, has_gpu, library, load_error
 from dg_lsp.backends.llamacpp.memory_estimate import (
     ADVICE,
-    CPU,
     MAX_LAYERS,
     ModelSizes,
     check_fits,
-    choose_placement,
+    choose_gpus,
     estimate_load,
     num_gpu_layers,
     split_parts,
 )
 from dg_lsp.canvas.layout import TokenIds, checked_ids, concat, token_ids
-from dg_lsp.canvas.spec import FimOrder, FimTokens, MaskSampling, ModelSpec, SpecialTokens
+from dg_lsp.canvas.spec import FimOrder, FimTokens, SpecialTokens
 from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError, escaped
 from dg_lsp.gguf import GGUFHeader, copied, read_header, write_gguf
 from dg_lsp.settings import ModelSettings
-from dg_lsp.system import system_free
 
 _MAPPED_BYTES = 256 << 20
 """A smaller file is read, not mapped: if another program truncates a mapped file, this process crashes."""
@@ -96,16 +94,20 @@ class LlamaModel:
         api = native.api
         self._api = api
         self.path = path
+        self.before_close = contextlib.ExitStack()
+        """Frees the contexts."""
         self.size_bytes = sum(part.stat().st_size for part in split_parts(path))
         params = api.llama_model_default_params()
         params.n_gpu_layers = self._place(header, settings)
         params.check_tensors = check_tensors
         # built for AMX: GCC optimises the tile set-up away, and the first pass over 8-bit weights would crash
         params.use_extra_bufts = b"AMX_INT8 = 1" not in api.llama_print_system_info()
-        shares = self.placement.apply(params, api)
+        # ends with a null pointer; the processor is implied
+        devices = (ctypes.c_void_p * (len(self.gpu_numbers) + 1))(*(gpu.native for gpu in self.used_gpus))
+        params.devices = ctypes.addressof(devices)
         alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
-        is_mapped = self.size_bytes >= _MAPPED_BYTES and (alias is None or IN_MEMORY)
-        self.mapped_bytes = self.weights.host if is_mapped and alias is None else 0
+        is_mapped = self.size_bytes >= _MAPPED_BYTES and alias is None
+        self.mapped_bytes = self.weights.host if is_mapped else 0
         """Weights that the system may drop from memory, so that every step would read them from the disk."""
         if not is_mapped:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
@@ -115,7 +117,7 @@ class LlamaModel:
                 opened = copies.enter_context(aliased_copy(header, alias))
             native.problems.clear()
             self._handle: Any = api.llama_model_load_from_file(os.fsencode(opened), params)
-        del shares
+        del devices
         if not self._handle:
             raise load_error(path, native.problems)
         self._read(header, params.n_gpu_layers)
@@ -131,9 +133,10 @@ class LlamaModel:
         """Whether any layer is on a GPU."""
         self.weights, needed = estimate_load(header, gpu_layers=gpu_layers, context_length=settings.context_length)
         listed = gpus() if self.on_gpu else ()
-        self.placement = choose_placement(settings.device, listed, needed.gpu) if wants_gpu else CPU
+        self.gpu_numbers = choose_gpus(settings.device, listed, needed.gpu) if wants_gpu else ()
+        """Indices into `library.gpus()`; none on the processor."""
         try:
-            check_fits(str(header.path), needed, ADVICE, placement=self.placement)
+            check_fits(str(header.path), needed, ADVICE, gpus=self.used_gpus)
         except ModelMemoryError:
             if not self.on_gpu or settings.device != "auto":
                 raise
@@ -177,25 +180,30 @@ class LlamaModel:
         return self._handle
 
     @property
-    def where(self) -> str:
-        """The GPUs that hold layers, and their shares, for people."""
-        return self.placement.describe(gpus() if self.on_gpu else ())
+    def used_gpus(self) -> tuple[Device, ...]:
+        """The GPUs that hold layers, with their present free memory."""
+        listed = gpus() if self.gpu_numbers else ()
+        return tuple(listed[number] for number in self.gpu_numbers)
 
     @property
-    def shift_problem(self) -> str:
-        """Why cached keys cannot be moved to other positions; empty if they can."""
-        rope = self._api.llama_model_rope_type(self.native)
-        if rope not in (self._api.LLAMA_ROPE_TYPE_NORM, self._api.LLAMA_ROPE_TYPE_NEOX):
-            has_none = rope == self._api.LLAMA_ROPE_TYPE_NONE
-            return "no rotary positions" if has_none else "positions of several dimensions"
+    def where(self) -> str:
+        """The GPUs that hold layers, for people: `GPU 0: RTX 4090, GPU 1: RTX 3060` or `processor`."""
+        named = zip(self.gpu_numbers, self.used_gpus, strict=True)
+        return ", ".join(f"GPU {number}: {gpu.name}" for number, gpu in named) or "processor"
+
+    @property
+    def can_move_keys(self) -> bool:
+        """Whether cached keys can be moved to other positions."""
         prefix = f"{self.metadata.get('general.architecture', '')}.rope.scaling"
         kind = self.metadata.get(f"{prefix}.type", "none")
         # llama.cpp multiplies keys by the factor of such a scaling again whenever it moves them
         is_scaled = kind not in ("none", "linear") or f"{prefix}.attn_factor" in self.metadata
-        return f"scaled rotations ({kind})" if is_scaled else ""
+        rotations = (self._api.LLAMA_ROPE_TYPE_NORM, self._api.LLAMA_ROPE_TYPE_NEOX)  # of one dimension
+        return self._api.llama_model_rope_type(self.native) in rotations and not is_scaled
 
     def close(self) -> None:
-        """Frees the weights; contexts must be closed before. Idempotent."""
+        """Frees the contexts and the weights. Idempotent."""
+        self.before_close.close()
         if self._handle is not None:
             self.tokenizer.close()
             self._api.llama_model_free(self._handle)
@@ -219,22 +227,6 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def check_compatible(spec: ModelSpec, model: LlamaModel, *, needs_cache: bool = True) -> None:
-    """Refuses a spec whose token ids or settings do not fit the model: ggml would abort the process later."""
-    if needs_cache and not model.has_cache:
-        advice = "set its prompt_attention (model.sampler) to exact, or use another model"
-        raise ModelUnsupportedError(f"llama.cpp has no KV cache for {model.path}; {advice}")
-    ids = [*spec.banned_ids, *spec.end_ids, *spec.start_ids]
-    if isinstance(sampling := spec.sampling, MaskSampling):
-        ids += [sampling.mask_id, sampling.expand_id or 0, sampling.delete_id or 0]
-    ids += spec.fim.ids if spec.fim else ()
-    if spec.vocab_size != model.vocab_size or not all(0 <= token < model.vocab_size for token in ids):
-        raise ModelUnsupportedError(f"{model.path}: its description does not fit its vocabulary of {model.vocab_size}")
-    has_lengths = spec.sampling is None or min(spec.canvas_lengths, default=0) > 0
-    if len(set(spec.banned_ids)) >= model.vocab_size or not has_lengths:
-        raise ModelUnsupportedError(f"{model.path}: its description leaves nothing to predict; use another model")
 
 
 _MAX_RUN = 2048
@@ -354,8 +346,6 @@ class LlamaTokenizer:
 
 CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 """Architectures without a KV cache, and architectures with the same layers and a cache."""
-IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
-"""Whether the copy is a file in memory, which llama.cpp maps, instead of a temporary file, which it reads."""
 
 
 @contextlib.contextmanager
@@ -363,32 +353,24 @@ def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
     """A temporary copy of a file as another architecture.
 
     Raises:
-        ModelError: the model is split into several files, or the copy does not fit into memory or on the disk.
+        ModelError: the model is split into several files, or the copy does not fit on the disk.
     """
     path = header.path
     old = header.architecture
     advice = "set its prompt_attention (model.sampler) to exact"
     if header.read("split.count", 1) not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
-    if IN_MEMORY and path.stat().st_size > (free := system_free()):
-        needed = f"a copy of {path} needs {path.stat().st_size >> 20} MiB of memory"
-        raise ModelMemoryError(f"{needed}, {free >> 20} are free; {advice}")
     values = {
         f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
         for key, value in header.values.items()
         if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
     }
     values["general.architecture"] = gguf.text(architecture)
-    with contextlib.ExitStack() as stack:
-        if IN_MEMORY:
-            file: BinaryIO = stack.enter_context(os.fdopen(os.memfd_create(path.stem), "wb"))
-            copy = Path(f"/proc/self/fd/{file.fileno()}")
-        else:
-            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.gguf"
-            file = stack.enter_context(copy.open("wb"))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / "copy.gguf"
         try:
-            write_gguf(file, values, [copied(tensor) for tensor in header.tensors.values()])
-            file.flush()
+            with copy.open("wb") as file:
+                write_gguf(file, values, [copied(tensor) for tensor in header.tensors.values()])
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
         yield copy

@@ -10,7 +10,6 @@ from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsup
 
 LOGGED = {
     "error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
-    "error loading model: unknown model architecture: 'llada2-moe'": ModelUnsupportedError,
     "error loading model vocabulary: unknown pre-tokenizer type: 'mine'": ModelUnsupportedError,
     "error loading model vocabulary: unknown tokenizer: 'mine'": ModelUnsupportedError,
     "CLIP cannot be used as main model, use it with --mmproj instead": ModelUnsupportedError,
@@ -45,7 +44,7 @@ def test_log_of_a_failed_context_is_mapped(lines, kind):
 
 
 def test_library_that_cannot_be_loaded_is_mapped():
-    error = library_error(OSError("libgomp.so.1: cannot open\nshared object"))
+    error = library_error(OSError("libgomp.so.1: cannot open\nshared object"), "reinstall it")
     assert type(error) is BackendError
     assert "reinstall" in str(error) and "\n" not in str(error)
 

@@ -14,7 +14,6 @@ from dg_lsp.backends.llamacpp.memory_estimate import (
     ContextBudget,
     MemoryEstimate,
     ModelSizes,
-    Placement,
     check_fits,
     context_budget,
     estimate_context,
@@ -35,7 +34,6 @@ SIZES = ModelSizes(
 BUDGET = ContextBudget(4096, 1024, 1000, 512, 256, 11, 936)
 CARD = Device("RTX 5090", "gpu", 10 * GB, 32 * GB)
 SHARED = Device("Radeon 890M", "igpu", 40 * GB, 64 * GB)
-HOST = Device("Xeon", "cpu", 64 * GB, 64 * GB)
 
 
 @pytest.mark.parametrize("vocab_size", [8192, 262_144])
@@ -54,11 +52,7 @@ def test_canvases_of_a_step_fit_into_the_batch_and_a_slot_into_the_context(longe
 
 @pytest.fixture
 def machine(monkeypatch):
-    def has(free, *devices):
-        monkeypatch.setattr(memory_estimate, "system_free", lambda: free)
-        monkeypatch.setattr(library, "devices", lambda: (HOST, *devices))
-
-    return has
+    return lambda free: monkeypatch.setattr(memory_estimate, "system_free", lambda: free)
 
 
 FLAGSHIP = ModelSizes(
@@ -83,9 +77,8 @@ def test_slot_of_the_flagship_holds_a_conversation_where_memory_allows(
     machine, host_free, gpu_free, reserved, slot_limit
 ):
     cards = [] if gpu_free is None else [replace(CARD, memory_free=gpu_free)]
-    machine(host_free, *cards)
-    placement = Placement((0,) if cards else ())
-    weights = SimpleNamespace(sizes=FLAGSHIP, gpu_share=float(bool(cards)), mapped_bytes=0, placement=placement)
+    machine(host_free)
+    weights = SimpleNamespace(sizes=FLAGSHIP, gpu_share=float(bool(cards)), mapped_bytes=0, used_gpus=cards)
     made = fitting_budget(weights, BLOCKS, ModelSettings(), flash=True, reserved=reserved)
     assert made.slot_limit == slot_limit
     assert made.context_length >= max(slot_limit, 2 * 2048) + made.canvas_tokens
@@ -116,7 +109,6 @@ RESERVE = r"it needs 3\.7 GB of memory including a reserve, this machine has 2\.
         pytest.param("linux", 2, [CARD], MemoryEstimate(9 * GB, GB), "", id="GPU and machine"),
         pytest.param("linux", 2, [CARD, CARD], MemoryEstimate(18 * GB), "", id="two GPUs"),
         pytest.param("linux", 2, [replace(CARD, memory_free=0)], MemoryEstimate(99 * GB), "", id="unknown memory"),
-        pytest.param("linux", 8, [CARD, SHARED], MemoryEstimate(9 * GB), "", id="the card is used alone"),
         pytest.param("linux", 2, [CARD], MemoryEstimate(11 * GB), IN_GPU, id="too large for the GPU"),
         pytest.param("linux", 2, [CARD], MemoryEstimate(GB, 3_500_000_000), RESERVE, id="too large for the machine"),
         pytest.param("linux", 8, [SHARED], MemoryEstimate(9 * GB), IN_MACHINE, id="shared memory"),
@@ -125,9 +117,9 @@ RESERVE = r"it needs 3\.7 GB of memory including a reserve, this machine has 2\.
 )
 def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, free, devices, needed, problem):
     monkeypatch.setattr(memory_estimate.sys, "platform", platform)
-    machine(free * GB, *devices)
+    machine(free * GB)
     with pytest.raises(ModelMemoryError, match=problem) if problem else nullcontext():
-        check_fits("it", needed, "use less")
+        check_fits("it", needed, "use less", gpus=devices)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tiny_masked
 
-from dg_lsp.backends.llamacpp import LlamaModel, model
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, model
+from dg_lsp.backends.llamacpp import denoiser as denoiser_module
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
-from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.errors import BackendError, ModelError, ModelUnsupportedError
 from dg_lsp.models.registry import BASE, locate
 from dg_lsp.settings import ModelSettings
 
@@ -107,12 +108,9 @@ def test_fill_in_the_middle_tokens_are_those_of_the_file(write_model, opened):
     assert {0, 1, 2, 3} <= {*specials.control_ids}
 
 
-@pytest.fixture(params=["in memory", "on disk"])
-def folder(request, monkeypatch, tmp_path):
-    """The folder for temporary files; a copy is a file in memory or a file there."""
-    if request.param == "in memory" and not model.IN_MEMORY:
-        pytest.skip("this system has no files in memory")
-    monkeypatch.setattr(model, "IN_MEMORY", request.param == "in memory")
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """The folder for temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -125,7 +123,7 @@ def dream(tmp_path):
 
 
 def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):
-    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
+    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)  # the copy is never mapped
     denoiser = open_masked(dream, prompt_attention="per_request")
     loaded = denoiser._model
     assert loaded.has_cache
@@ -146,11 +144,21 @@ def test_copy_on_a_full_disk_is_refused(dream, folder, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_copy_that_does_not_fit_into_memory_or_of_a_split_model_is_refused(dream, tmp_path, monkeypatch):
-    monkeypatch.setattr(model, "IN_MEMORY", True)
-    monkeypatch.setattr(model, "system_free", lambda: 100 << 10)
-    with pytest.raises(ModelMemoryError, match=r"0 are free; set its prompt_attention"):
-        LlamaModel(dream, PER_REQUEST)
+def test_copy_of_a_split_model_is_refused(tmp_path):
     part = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
     with pytest.raises(ModelUnsupportedError, match="several parts"):
         LlamaModel(part, PER_REQUEST)
+
+
+def test_a_denoiser_that_cannot_be_made_leaves_no_context(tiny_path, open_denoiser, monkeypatch):
+    api = library().api
+    freed = []
+    for name in ("llama_free", "llama_model_free"):
+        free = getattr(api, name)
+        monkeypatch.setattr(api, name, lambda handle, free=free, name=name: freed.append(name) or free(handle))
+    monkeypatch.setattr(denoiser_module, "threads_for", Mock(side_effect=BackendError("made up")))
+    loaded = LlamaModel(tiny_path, CPU)
+    with pytest.raises(BackendError, match="made up"):
+        LlamaDenoiser(loaded, open_denoiser.mask, CPU)
+    loaded.close()
+    assert freed == ["llama_free", "llama_model_free"]

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.device_graph import GPU_KINDS, GraphDevice
+from dg_lsp.backends.llamacpp.device_graph import GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import (
     NUM_FACTS,
     REDUCTION_ARRAYS,
@@ -25,6 +25,7 @@ from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import (
     HostFeedback,
     SelfConditioning,
 )
+from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.backends.llamacpp.model import LlamaModel
 from dg_lsp.backends.llamacpp.reduction import NEVER, take
 from dg_lsp.backends.threads import physical_cores
@@ -59,12 +60,12 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         settings: ModelSettings,
         *,
         mass: float = MASS,
-        kinds: tuple[str, ...] = GPU_KINDS,
+        device: Device | None = None,
     ) -> None:
         """Reads the side file, makes the context and measures the threads. See `LlamaDenoiser`.
 
-        The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. If the model is on a
-        GPU, a device of one of these `kinds` does it instead, if it has room and agrees with the host.
+        The host feeds back the probability `mass`; 1 is exact, and slow with a large vocabulary. Where there is one,
+        the GPU with the last layers or another `device` does it instead, if it has room and agrees with the host.
         """
         assert spec.self_conditioning is not None  # see `denoiser_for`
         width = model.embedding_length
@@ -79,15 +80,11 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         """See `GraphReduction.record`; of the last pass, by slot, then lane."""
         feedback = HostFeedback(self._table, self._network, mass)
         self._reduction = GraphReduction(self._context, feedback, spec)
-        if model.on_gpu:
-            self._use_device(kinds)
+        if device is not None or model.gpu_numbers:
+            self._use_device(device or model.used_gpus[-1])
 
-    def _use_device(self, kinds: tuple[str, ...]) -> None:
-        """Sums and reduces on the device with the last layers, if it has room and computes what the host computes."""
-        number = max(self._model.placement.gpus, default=0)
-        device = GraphDevice.open(kinds, number)
-        if device is None:
-            return
+    def _use_device(self, device: Device) -> None:
+        """Sums and reduces on a device, if it has room and computes what the host computes."""
         length = self._budget.canvas_tokens  # the longest, so that its memory is known to be enough
         needed_bytes = REDUCTION_ARRAYS * 4 * length * self.spec.vocab_size
         num_rows = _KEPT_PASSES * self.num_slots * length
@@ -96,7 +93,8 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         host = self._reduction
         try:
             history = (MAX_CHAIN * length, NUM_FACTS)
-            feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
+            opened = GraphDevice.open(device)
+            feedback = DeviceFeedback(opened, self._table, self._network, bias, num_rows, history, needed_bytes)
             self._reduction = GraphReduction(self._context, feedback, self.spec)
             for temperature in (_FLAT, _SURE):
                 self._check_device(host.feedback, length, temperature)

@@ -87,11 +87,9 @@ class GraphReduction:
         self._temperature = temperature
         self._is_limited = top_k is not None
         prediction = _prediction(self._packed, temperature)
-        if top_k is not None and isinstance(self.feedback, DeviceFeedback):  # a device returns them in no order
-            least = np.partition(top_logits, -top_k.size, axis=1)[:, -top_k.size, None]
-            top_logits = np.where(top_logits < least, NEVER, top_logits)
-        elif top_k is not None:
-            top_logits, top_ids = top_logits[:, : top_k.size], top_ids[:, : top_k.size]
+        if top_k is not None:  # a device returns them in no order
+            best_first = np.argsort(-top_logits, axis=1, kind="stable")[:, : top_k.size]
+            top_logits, top_ids = (np.take_along_axis(values, best_first, axis=1) for values in (top_logits, top_ids))
         log_z, best = self._packed[:, :1], self._packed[:, 4:5]
         top_shares = np.exp((top_logits - best) * inverse_temperature(temperature) - log_z)
         self._best = top_shares, top_ids.astype(np.int32)
