@@ -207,13 +207,8 @@ def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> Re
 
 
 def _is_expected(folder: Path, file: RemoteFile) -> bool:
-    """The file is complete and has the expected checksum; without one, a GGUF file begins like one."""
-    if not file.is_complete(folder):
-        return False
-    if file.sha256:
-        return file_sha256(folder / file.path) == file.sha256
-    with (folder / file.path).open("rb") as content:
-        return not file.path.endswith(".gguf") or content.read(4) == b"GGUF"
+    """The file is complete and has the expected checksum, if one is known."""
+    return file.is_complete(folder) and file.sha256 in ("", file_sha256(folder / file.path))
 
 
 def _check(folder: Path, file: RemoteFile, origin: str) -> None:

@@ -4,11 +4,14 @@ llama.cpp returns every metadata value as a string. A missing or invalid `dg.*` 
 a wrong prompt format, a model returns nonsense.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.fim import find_fim
@@ -155,20 +158,15 @@ def _describe_uniform(keys: "MetadataKeys") -> ModelSpec:
         max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
         # the encoder of the prompt is causal, but is not trained to predict the next token
         has_causal_head=False,
-        template=keys.text("dg.template"),
+        template=keys.read("dg.template", str),
         metadata=_displayed(keys.metadata),
     )
 
 
 def _side_file(keys: "MetadataKeys") -> SideFile:
-    filename = keys.text("dg.self_conditioning")
-    sha256 = keys.text("dg.self_conditioning.sha256")
     # the side file lies beside the model: a path into another folder is refused
-    if not filename or {*filename} & {"/", "\\", "\0"} or filename in (".", ".."):
-        raise keys.invalid("dg.self_conditioning", "the name of a file beside the model")
-    if not _SHA256.fullmatch(sha256):
-        raise keys.invalid("dg.self_conditioning.sha256", "64 hexadecimal digits")
-    return SideFile(filename, sha256)
+    filename = keys.read("dg.self_conditioning", str, lambda name: not {*name} & {*"/\\\0"} and name.strip("."))
+    return SideFile(filename, keys.read("dg.self_conditioning.sha256", str, _SHA256.fullmatch))
 
 
 def _describe_masked(
@@ -198,7 +196,7 @@ def _describe_masked(
         sampling=sampling,
         end_ids=tuple(sorted(end_ids)),
         prompt_format=family.prompt_format if fim or is_bidirectional else PromptFormat.PREFIX,
-        start_ids=causal.start_ids or (() if first is None else (first,)),
+        start_ids=causal.start_ids or (() if first is None or first >= vocab_size else (first,)),
         banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids - resizing_ids)),
         canvas_lengths=(sampling.block_length,) if sampling.block_length else family.canvas_lengths,
         max_prompt_tokens=_prompt_limit(
@@ -327,10 +325,10 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
 
 # single keys
 
-VERSION = 1
+_VERSION = 1
 """The version of the `dg.*` keys that this release reads."""
 _EXPECTATION_PREFIX = "dg.plan."
-PLAN_DECODERS = {
+_PLAN_DECODERS = {
     "canvas": DecoderName.DIFFUSION,
     "causal": DecoderName.AUTOREGRESSIVE,
     "draft-verify": DecoderName.SPECULATIVE,
@@ -338,6 +336,12 @@ PLAN_DECODERS = {
 }
 """Decoders by their names in the `dg.plan.*` keys of a file."""
 _LANGUAGE_ID = re.compile(r"[a-z][a-z0-9.+#_-]*")
+Item = TypeVar("Item")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas; none in an empty text."""
+    return tuple(map(int, text.split(","))) if text else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,98 +357,79 @@ class MetadataKeys:
         """An error with the model's name and the remedy."""
         return ModelUnsupportedError(f"model {self.name}: {problem}; {self.advice}")
 
-    def invalid(self, key: str, expected: str) -> ModelUnsupportedError:
-        """The error for a bad value of a key."""
-        return self.error(f"{key} must be {expected}, not {self.metadata.get(key, '')!r:.80}")
+    def read(self, key: str, parse: Callable[[str], Item], is_valid: Callable[[Item], object] = lambda _: True) -> Item:
+        """What `parse` makes of the value. Raises `ModelUnsupportedError`, as all methods do.
 
-    def text(self, key: str) -> str:
-        """The value; raises `ModelUnsupportedError` if there is none, as all methods do for bad values."""
-        value = self.metadata.get(key)
-        if value is None:
-            raise self.error(f"{key} is missing from its metadata")
-        return value.strip()
+        A missing value is an error too, and one for which `parse` or `is_valid` raises ValueError or TypeError.
+        """
+        text = self.metadata.get(key)
+        with contextlib.suppress(ValueError, TypeError):
+            if text is not None and is_valid(value := parse(text.strip())):
+                return value
+        raise self.error(f"{key} is missing, or {text!r:.80} is no value that this version of dg-lsp reads")
+
+    def choice(self, key: str, words: Container[str], default: str | None = None) -> str:
+        """One of the words; the default if the key is missing and there is a default."""
+        if default is not None and key not in self.metadata:
+            return default
+        return self.read(key, str, words.__contains__)
+
+    def flag(self, key: str) -> bool:
+        """False if the key is missing."""
+        return self.choice(key, ("true", "false"), "false") == "true"
+
+    def number(self, key: str, minimum: int = 0) -> int:
+        """A whole number of at least `minimum`."""
+        return self.read(key, int, lambda value: value >= minimum)
+
+    def positive(self, key: str, maximum: float = sys.float_info.max) -> float:
+        """A number above 0 and at most `maximum`."""
+        return self.read(key, float, lambda value: 0 < value <= maximum)
+
+    def token(self, key: str) -> int:
+        """A token id."""
+        return self.read(key, int, range(self.vocab_size).__contains__)
+
+    def tokens(self, key: str) -> tuple[int, ...]:
+        """Token ids; none if the value is empty."""
+        return self.read(key, _numbers, lambda ids: all(token in range(self.vocab_size) for token in ids))
+
+    def canvas_lengths(self) -> tuple[int, ...]:
+        """`dg.canvas_lengths`, ascending."""
+        return self.read(
+            "dg.canvas_lengths", _numbers, lambda lengths: min(lengths) >= 1 and list(lengths) == sorted({*lengths})
+        )
 
     def check_version(self, noise: str, prompt_format: PromptFormat) -> None:
         """Refuses files for other versions, noise or prompt formats."""
         if "dg.version" not in self.metadata:
             architecture = self.metadata.get("general.architecture", "unknown")
             raise self.error(f"a {architecture} GGUF that describes no diffusion model: dg.version is missing")
-        for key, value in (("version", str(VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
-            if self.text(f"dg.{key}") != value:
-                raise self.invalid(f"dg.{key}", f"{value!r} for this version of dg-lsp")
-
-    def number(self, key: str, minimum: int = 0, limit: float = math.inf) -> int:
-        """A whole number of at least `minimum` and under `limit`."""
-        value = parse_number(self.text(key))
-        if value is None or not minimum <= value < limit:
-            raise self.invalid(key, f"a whole number from {minimum}{f' and under {limit}' if limit < math.inf else ''}")
-        return value
-
-    def positive(self, key: str, maximum: float = math.inf) -> float:
-        """A number above 0 and at most `maximum`."""
-        try:
-            value = float(self.text(key))
-        except ValueError:
-            value = math.nan
-        if not 0.0 < value <= maximum or math.isinf(value):
-            raise self.invalid(key, "a number above 0" if math.isinf(maximum) else f"above 0 and at most {maximum:g}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        """False if the key is missing."""
-        return self.choice(key, ("true", "false"), "false") == "true"
-
-    def choice(self, key: str, words: Sequence[str], default: str) -> str:
-        """One of the words; the default if the key is missing."""
-        value = self.metadata.get(key, default).strip()
-        if value not in words:
-            raise self.invalid(key, " or ".join(words))
-        return value
-
-    def token(self, key: str) -> int:
-        """A token id."""
-        return self.number(key, limit=self.vocab_size)
-
-    def tokens(self, key: str) -> tuple[int, ...]:
-        """Token ids; none if the value is empty."""
-        text = self.text(key)
-        numbers = [parse_number(part) for part in text.split(",")] if text else []
-        ids = tuple(number for number in numbers if number is not None and number < self.vocab_size)
-        if len(ids) != len(numbers):
-            raise self.invalid(key, f"token ids under {self.vocab_size}, separated by commas")
-        return ids
-
-    def canvas_lengths(self) -> tuple[int, ...]:
-        """`dg.canvas_lengths`, ascending."""
-        key = "dg.canvas_lengths"
-        lengths = tuple(parse_number(part) or 0 for part in self.text(key).split(","))
-        if lengths[0] < 1 or list(lengths) != sorted(set(lengths)):
-            raise self.invalid(key, "ascending lengths from 1, separated by commas")
-        return lengths
+        for key, value in (("version", str(_VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
+            self.choice(f"dg.{key}", (value,))
 
     def languages(self) -> tuple[str, ...]:
         """The ids in `dg.languages`; without this key, Python where `general.name` is dg-mini, else none."""
         if "dg.languages" not in self.metadata:
             return ("python",) if self.metadata.get("general.name") == MINI else ()
-        names = tuple(name.strip() for name in self.text("dg.languages").split(","))
-        if not all(_LANGUAGE_ID.fullmatch(name) for name in names):
-            raise self.invalid("dg.languages", "LSP language ids, separated by commas")
-        return names
+        return self.read(
+            "dg.languages",
+            lambda text: tuple(name.strip() for name in text.split(",")),
+            lambda names: all(map(_LANGUAGE_ID.fullmatch, names)),
+        )
 
     def expectations(self) -> tuple[ExpectedPasses, ...]:
         """One entry for each `dg.plan.KIND.DECODER`; unknown decoders are left out."""
         keys = sorted(key for key in self.metadata if key.startswith(_EXPECTATION_PREFIX))
-        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in PLAN_DECODERS)
+        return tuple(self._expectation(key) for key in keys if key.rpartition(".")[2] in _PLAN_DECODERS)
 
     def _expectation(self, key: str) -> ExpectedPasses:
         kind, _, name = key.removeprefix(_EXPECTATION_PREFIX).rpartition(".")
-        try:
-            singles, checks, canvases, hits = map(float, self.text(key).split(","))
-        except ValueError:
-            hits = math.nan
-        if not (kind and 0 < hits <= 1 and 0 < singles + checks + canvases < math.inf):
-            raise self.invalid(key, "three mean numbers of passes and a share of hits above 0, separated by commas")
-        return ExpectedPasses(kind, PLAN_DECODERS[name], singles, checks, canvases, hits)
+        return self.read(
+            key,
+            lambda text: ExpectedPasses(kind, _PLAN_DECODERS[name], *map(float, text.split(","))),
+            lambda row: bool(kind) and 0 < row.hits <= 1 and 0 < row.singles + row.checks + row.canvases < math.inf,
+        )
 
 
 def parse_number(text: str) -> int | None:

@@ -11,6 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cattrs import Converter
+
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelError, size_text
 from dg_lsp.system import data_folder, is_present, read_record
@@ -52,18 +54,11 @@ _MASKED: Mapping[str, Any] = {"confidence_threshold": 0.9, "max_denoising_steps"
 """The threshold is that of Fast-dLLM (arXiv 2505.22618) for LLaDA and Dream."""
 
 
-def _family(entry: Mapping[str, Any]) -> Family:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    if "sampling" in entry:
-        values["sampling"] = MaskSampling(**{**_MASKED, **entry["sampling"]})
-    if "prompt_format" in entry:
-        values["prompt_format"] = PromptFormat(entry["prompt_format"])
-    return Family(**values)
-
-
 _CATALOG = tomllib.loads((resources.files(__package__) / "catalog.toml").read_text(encoding="utf-8"))
+_CONVERTER = Converter(forbid_extra_keys=True)
+_CONVERTER.register_structure_hook(Sampling, lambda entry, _: MaskSampling(**{**_MASKED, **entry}))
 STANDARD_NAMES: Mapping[str, str] = _CATALOG["standard_names"]
-FAMILIES = tuple(_family(entry) for entry in _CATALOG["family"])
+FAMILIES = _CONVERTER.structure(_CATALOG["family"], tuple[Family, ...])
 
 
 def find_family(architecture: str, name: str = "") -> Family | None:
@@ -186,15 +181,10 @@ class Preset:
         return self.is_instructed or (self.family is not None and bool(self.family.template))
 
 
-def _preset(entry: Mapping[str, Any]) -> Preset:
-    family = next(family for family in FAMILIES if family.name == entry["family"]) if "family" in entry else None
-    lists = {key: tuple(entry[key]) for key in ("patterns", "sources")}
-    wheels = tuple(Wheel(**wheel) for wheel in entry.get("wheels", ()))
-    return Preset(**{**entry, **lists, "family": family, "wheels": wheels})
-
-
-PRESETS = tuple(_preset(entry) for entry in _CATALOG["preset"])
-BUNDLED = tuple(_preset(entry) for entry in _CATALOG["bundled"])
+_BY_NAME = {family.name: family for family in FAMILIES}
+_CONVERTER.register_structure_hook(Family | None, lambda name, _: _BY_NAME[name])
+PRESETS = _CONVERTER.structure(_CATALOG["preset"], tuple[Preset, ...])
+BUNDLED = _CONVERTER.structure(_CATALOG["bundled"], tuple[Preset, ...])
 """The GGUF files in this package."""
 
 
@@ -313,12 +303,11 @@ def locate(name: str) -> Path:
     preset = next((preset for preset in (*BUNDLED, *PRESETS) if preset.name == name), None)
     if preset is None:
         return _given_path(name)
-    path = preset.path
-    if path is not None and (preset not in BUNDLED or path.is_file()):
-        return path
-    if path is not None:
-        advice = "install dg-lsp again, or pass --model FILE.gguf"
-        raise ModelError(f"the bundled model {name} is missing from this installation ({path}): {advice}")
+    if preset.path is not None:
+        if not is_present(preset.path):
+            advice = "install dg-lsp again, or pass --model FILE.gguf"
+            raise ModelError(f"{name} is missing from this installation: {advice}")
+        return preset.path
     if is_begun(preset):
         raise ModelError(f"{name} is fetched, but not converted: run dg-lsp models pull {name}")
     advice = f"run dg-lsp models pull {name} ({size_text(preset.fetched_size)})"
@@ -337,10 +326,6 @@ def _given_path(name: str) -> Path:
         is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
         problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}{suggestion(name)}:"
         raise ModelError(f"{problem} use {names}, a name that dg-lsp models list prints, or the path of a GGUF file")
-    is_folder = path.is_dir()
-    if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        raise ModelError(f"model {name} cannot be read: check its permissions")
-    if not path.is_file() and not (path / CONFIGURATION).is_file():
-        kind = f"a directory without {CONFIGURATION}" if is_folder else "not a regular file"
-        raise ModelError(f"model {name} is {kind}: pass a GGUF file, or the directory of a checkpoint")
+    if not path.is_file() and not is_present(path / CONFIGURATION):
+        raise ModelError(f"model {name} is neither a GGUF file nor the directory of a checkpoint: pass another path")
     return path
