@@ -20,7 +20,7 @@ from dg_lsp import gguf as v
 from dg_lsp.backends.llamacpp.library import ggml_functions
 from dg_lsp.canvas.spec import UniformSampling
 from dg_lsp.gguf import BLOCK_BYTES, F32, TENSOR_TYPES, Tensor, TensorType, Value, vector
-from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, Geometry, diffusion_metadata, vocabulary
+from dg_lsp.models.checkpoint import ARCHITECTURE, SELF_CONDITIONING, diffusion_metadata, read_geometry, vocabulary
 from dg_lsp.models.convert import ModelParts, write_model
 
 _SAMPLE_ROWS = 64
@@ -42,18 +42,17 @@ def write_random(shape: Shape, kind: str, target: Path) -> Path:
     Raises:
         InputFileError: there is not enough space.
     """
-    config = shape.config()
-    geometry = Geometry(config)
+    sizes, divisors = read_geometry(shape.config())
     tensors = list(_tensors(shape, kind))
     values: dict[str, Value] = {
         "general.architecture": v.text(ARCHITECTURE),
         "general.name": v.text("random weights"),
         "general.file_type": v.uint32(_FILE_TYPES[kind]),
         "general.quantization_version": v.uint32(2),
-        **geometry.values(),
+        **sizes,
         **_vocabulary(shape),
     }
-    main = (vector("rope_freqs.weight", geometry.rope_divisors()), *tensors)
+    main = (vector("rope_freqs.weight", divisors), *tensors)
     write_model(ModelParts(values, main, tuple(_side(shape))), target)
     return target
 

@@ -176,76 +176,59 @@ _UNROTATED = 1e30
 """A frequency divisor that leaves a channel unrotated."""
 
 
-class Geometry:
-    """The sizes of the text model.
+def read_geometry(config: Mapping[str, Any]) -> tuple[dict[str, Value], npt.NDArray[np.float32]]:
+    """The `gemma4.*` metadata of the text model's sizes, and the contents of `rope_freqs.weight`.
 
     Raises KeyError, TypeError, ValueError: a key is missing, invalid, or not supported by llama.cpp's graph.
     """
+    text = config["text_config"]
+    sliding = [kind == _SLIDING for kind in text["layer_types"]]
+    rope = text["rope_parameters"]
+    supported = {
+        "layer_types": len(sliding) == text["num_hidden_layers"] and {*text["layer_types"]} <= {_SLIDING, _FULL},
+        "tie_word_embeddings": text.get("tie_word_embeddings", True),
+        "use_bidirectional_attention": text.get("use_bidirectional_attention") in (None, "vision"),
+        "hidden_activation": text.get("hidden_activation", "gelu_pytorch_tanh") == "gelu_pytorch_tanh",
+        "num_experts": text.get("num_experts"),
+        "attention_bias": not text.get("attention_bias"),
+        "rope_parameters": [rope[kind]["rope_type"] for kind in (_FULL, _SLIDING)] == ["proportional", "default"],
+    }
+    if problem := next((key for key, is_supported in supported.items() if not is_supported), ""):
+        raise ValueError(problem)
+    full_width = _full_layer_size(text, "head_dim", "global_head_dim")
+    full_kv = _full_layer_size(text, "num_key_value_heads", "num_global_key_value_heads")
+    sliding_kv = int(text["num_key_value_heads"])
+    values = {
+        **{name: gguf.uint32(text[key]) for name, key in _NAMES["sizes"].items()},
+        "block_count": gguf.uint32(len(sliding)),
+        "attention.head_count_kv": gguf.int32s([sliding_kv if slides else full_kv for slides in sliding]),
+        "rope.freq_base": gguf.float32(rope[_FULL]["rope_theta"]),
+        "rope.freq_base_swa": gguf.float32(rope[_SLIDING]["rope_theta"]),
+        "attention.layer_norm_rms_epsilon": gguf.float32(text["rms_norm_eps"]),
+        "attention.key_length": gguf.uint32(full_width),
+        "attention.value_length": gguf.uint32(full_width),
+        "attention.shared_kv_layers": gguf.uint32(0),
+        "embedding_length_per_layer_input": gguf.uint32(0),
+        "attention.sliding_window_pattern": gguf.flags(sliding),
+        "rope.dimension_count": gguf.uint32(full_width),
+    }
+    if softcap := text.get("final_logit_softcapping", _SOFTCAP):
+        values["final_logit_softcapping"] = gguf.float32(softcap)
+    # layers with full attention rotate only their first channels
+    num_rotated = int(full_width * rope[_FULL]["partial_rotary_factor"] / 2)
+    divisors = np.where(np.arange(full_width // 2) < num_rotated, 1.0, _UNROTATED).astype(np.float32)
+    return {f"{ARCHITECTURE}.{key}": value for key, value in values.items()}, divisors
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        text = config["text_config"]
-        self._text: Mapping[str, Any] = text
-        self.sliding = tuple(kind == _SLIDING for kind in text["layer_types"])
-        self._rope = text["rope_parameters"]
-        kinds = set(text["layer_types"])
-        rope_types = {kind: rope["rope_type"] for kind, rope in self._rope.items()}
-        supported = {
-            "layer_types": len(self.sliding) == text["num_hidden_layers"] and kinds <= {_SLIDING, _FULL},
-            "tie_word_embeddings": text.get("tie_word_embeddings", True),
-            "use_bidirectional_attention": text.get("use_bidirectional_attention") in (None, "vision"),
-            "hidden_activation": text.get("hidden_activation", "gelu_pytorch_tanh") == "gelu_pytorch_tanh",
-            "num_experts": text.get("num_experts"),
-            "attention_bias": not text.get("attention_bias"),
-            "rope_parameters": (rope_types[_FULL], rope_types[_SLIDING]) == ("proportional", "default"),
-        }
-        if problem := next((key for key, is_supported in supported.items() if not is_supported), ""):
-            raise ValueError(problem)
 
-    def _full_layer_size(self, key: str, old_key: str) -> int:
-        """A size of the layers with full attention; older configs have a separate key for it."""
-        if self._text.get(old_key) is not None:
-            return int(self._text[old_key])
-        layers = self._text.get("per_layer_config") or {}
-        sizes = {int(layer.get(key, self._text[key])) for i, layer in layers.items() if not self.sliding[int(i)]}
-        if len(sizes) > 1:
-            raise ValueError("per_layer_config")
-        return sizes.pop() if sizes else int(self._text[key])
-
-    @property
-    def full_head_width(self) -> int:
-        """Channels of a head in layers with full attention."""
-        return self._full_layer_size("head_dim", "global_head_dim")
-
-    def values(self) -> dict[str, Value]:
-        """The `gemma4.*` metadata."""
-        text = self._text
-        full = self.full_head_width
-        full_kv = self._full_layer_size("num_key_value_heads", "num_global_key_value_heads")
-        sliding_kv = int(text["num_key_value_heads"])
-        softcap = text.get("final_logit_softcapping", _SOFTCAP)
-        values = {
-            **{name: gguf.uint32(text[key]) for name, key in _NAMES["sizes"].items()},
-            "block_count": gguf.uint32(len(self.sliding)),
-            "attention.head_count_kv": gguf.int32s([sliding_kv if s else full_kv for s in self.sliding]),
-            "rope.freq_base": gguf.float32(self._rope[_FULL]["rope_theta"]),
-            "rope.freq_base_swa": gguf.float32(self._rope[_SLIDING]["rope_theta"]),
-            "attention.layer_norm_rms_epsilon": gguf.float32(text["rms_norm_eps"]),
-            "attention.key_length": gguf.uint32(full),
-            "attention.value_length": gguf.uint32(full),
-            "attention.shared_kv_layers": gguf.uint32(0),
-            "embedding_length_per_layer_input": gguf.uint32(0),
-            "attention.sliding_window_pattern": gguf.flags(self.sliding),
-            "rope.dimension_count": gguf.uint32(full),
-        }
-        if softcap:
-            values["final_logit_softcapping"] = gguf.float32(softcap)
-        return {f"{ARCHITECTURE}.{key}": value for key, value in values.items()}
-
-    def rope_divisors(self) -> npt.NDArray[np.float32]:
-        """`rope_freqs.weight`: layers with full attention rotate only their first channels."""
-        half = self.full_head_width // 2
-        rotated = int(self.full_head_width * self._rope[_FULL]["partial_rotary_factor"] / 2)
-        return np.where(np.arange(half) < rotated, 1.0, _UNROTATED).astype(np.float32)
+def _full_layer_size(text: Mapping[str, Any], key: str, old_key: str) -> int:
+    """A size of the layers with full attention; older configs have a separate key for it."""
+    if text.get(old_key) is not None:
+        return int(text[old_key])
+    layers = text.get("per_layer_config") or {}
+    sizes = {int(layer.get(key, text[key])) for i, layer in layers.items() if text["layer_types"][int(i)] == _FULL}
+    if len(sizes) > 1:
+        raise ValueError("per_layer_config")
+    return sizes.pop() if sizes else int(text[key])
 
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6

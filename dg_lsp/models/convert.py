@@ -195,9 +195,8 @@ def convert_checkpoint(folder: Path) -> ModelParts:
             f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
         )
     try:
-        geometry = checkpoint.Geometry(config)
-        described = geometry.values() | checkpoint.read_vocabulary(folder, config)
-        divisors = geometry.rope_divisors()
+        sizes, divisors = checkpoint.read_geometry(config)
+        described = sizes | checkpoint.read_vocabulary(folder, config)
     except checkpoint.DAMAGE as error:
         raise errors.ModelUnsupportedError(
             f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
@@ -218,7 +217,7 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         "general.quantization_version": gguf.uint32(2),
         **described,
     }
-    return _make_parts(folder, values, main, side, len(geometry.sliding))
+    return _make_parts(folder, values, main, side, len(config["text_config"]["layer_types"]))
 
 
 def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> None:

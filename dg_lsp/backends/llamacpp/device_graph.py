@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dg_lsp.backends.llamacpp.library import Device, devices, ggml_functions, gpus
 from dg_lsp.backends.threads import physical_cores
@@ -37,7 +38,6 @@ class _InitParams(ctypes.Structure):
 @functools.cache
 def functions() -> Any:
     """ggml's functions with their types."""
-    unary, binary = (_HANDLE,) * 3, (_HANDLE,) * 4
     return ggml_functions(
         init=(_HANDLE, _InitParams),
         tensor_overhead=(_SIZE,),
@@ -45,13 +45,11 @@ def functions() -> Any:
         new_graph_custom=(_HANDLE, _HANDLE, _SIZE, ctypes.c_bool),
         build_forward_expand=(None, _HANDLE, _HANDLE),
         new_tensor_2d=(_HANDLE, _HANDLE, ctypes.c_int, _NUMBER, _NUMBER),
-        view_2d=(_HANDLE, _HANDLE, _HANDLE, _NUMBER, _NUMBER, _SIZE, _SIZE),
         backend_dev_init=(_HANDLE, _HANDLE, ctypes.c_char_p),
         backend_dev_supports_op=(ctypes.c_bool, _HANDLE, _HANDLE),
-        backend_alloc_ctx_tensors=unary,
+        backend_alloc_ctx_tensors=(_HANDLE, _HANDLE, _HANDLE),
         backend_graph_compute=(ctypes.c_int, _HANDLE, _HANDLE),
-        transpose=unary,
-        **dict.fromkeys(("cpy", "mul_mat"), binary),
+        mul_mat=(_HANDLE, _HANDLE, _HANDLE, _HANDLE),
         backend_tensor_set=(None, _HANDLE, _HANDLE, _SIZE, _SIZE),
         **dict.fromkeys(("free", "backend_buffer_free", "backend_free"), (None, _HANDLE)),
         backend_buffer_set_usage=(None, _HANDLE, ctypes.c_int),
@@ -112,10 +110,6 @@ class DeviceGraph:
         self._inputs.append(self.tensor(rows, width))
         return self._inputs[-1]
 
-    def view(self, tensor: Any, rows: int, width: int, *, row_bytes: int, start: int) -> Any:
-        """Declares a part of a tensor's memory, from the byte `start` on."""
-        return self._ggml.view_2d(self._context, tensor, width, rows, row_bytes, start)
-
     def apply(self, name: str, *arguments: Any) -> Any:
         """Declares an operation of ggml. Returns its result."""
         self._operations.append(getattr(self._ggml, name)(self._context, *arguments))
@@ -125,7 +119,7 @@ class DeviceGraph:
         """Other graphs that read the tensors compute with them on this device."""
         self._ggml.backend_buffer_set_usage(self._buffer, _FOR_WEIGHTS)
 
-    def put(self, tensor: Any, values: Floats) -> None:
+    def put(self, tensor: Any, values: npt.NDArray[Any]) -> None:
         """Copies numbers to the start of a tensor."""
         content = np.ascontiguousarray(values)  # in a variable: the address of a temporary would dangle
         self._ggml.backend_tensor_set(tensor, content.ctypes.data, 0, content.nbytes)

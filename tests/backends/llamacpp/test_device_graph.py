@@ -10,14 +10,22 @@ from dg_lsp.backends.llamacpp import device_graph
 from dg_lsp.backends.llamacpp.library import devices
 from dg_lsp.errors import BackendError
 
+[PROCESSOR] = (device for device in devices() if device.kind == "cpu")
+
 
 def test_the_best_run_of_the_processor_counts(monkeypatch):
     monkeypatch.setattr(device_graph, "_BYTES", 34 * 128 * 100)  # 100 rows of 4,096 weights
     times = itertools.accumulate(itertools.cycle([0, 3, 0, 2, 0, 4]))
-    [processor] = (device for device in devices() if device.kind == "cpu")
-    speed = device_graph.measure(processor, lambda: next(times))
+    speed = device_graph.measure(PROCESSOR, lambda: next(times))
     assert speed.bytes_per_second == pytest.approx(34 * 128 * 100 / 2)
     assert speed.operations_per_second == pytest.approx(2 * 4096 * 100 * 64 / 2)
+
+
+def test_a_device_without_the_operation_is_an_error(monkeypatch):
+    """The operation would end the process."""
+    monkeypatch.setattr(device_graph.functions(), "backend_dev_supports_op", lambda *_: False)
+    with pytest.raises(BackendError, match="lacks an operation"):
+        device_graph.measure(PROCESSOR)
 
 
 def test_the_devices_are_printed_if_one_has_no_memory_for_the_measurement(monkeypatch, capsys):

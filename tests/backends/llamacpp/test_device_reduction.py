@@ -27,7 +27,7 @@ on_both = pytest.mark.parametrize("on_device", [False, True], ids=["host", "devi
 
 @pytest.fixture
 def open_with(open_gemma, monkeypatch):
-    """Opens a denoiser with a prompt; embeddings are copied to a device in several blocks."""
+    """Opens a denoiser with a prompt; embeddings are decoded for a device in several blocks."""
     monkeypatch.setattr(self_conditioning, "_BLOCK_TOKENS", 100)
 
     def make(*, on_device=False, banned=None):
@@ -53,7 +53,7 @@ def test_graph_computes_what_numpy_computes_of_the_logits(open_with, on_device, 
     assert isinstance(denoiser._reduction.feedback, DeviceFeedback) == on_device
     for temperature in (0.0, 0.4, 0.8, 2.5):
         predictions = predict(denoiser, canvas_of(32), canvas_of(7, 1), canvas_of(64, 2), temperature=temperature)
-        logits = denoiser._reduction.logits(range(103)).copy()
+        logits = denoiser._reduction.logits(range(103))
         expected = Reducer(banned).reduce(logits, temperature, np.random.default_rng(7))
         for name, tolerance in (("entropy", 1e-3), ("confidence", 1e-5), ("sampled_confidence", 1e-5)):
             np.testing.assert_allclose(joined(predictions, name), getattr(expected, name), atol=tolerance)
@@ -68,7 +68,7 @@ def test_best_tokens_leave_the_graph(open_with, on_device):
     denoiser = open_with(on_device=on_device, banned=(0, 3))
     for top_k in (TopK(size, counts_tail) for size in (1, 20, 100) for counts_tail in (False, True)):
         (prediction,) = predict(denoiser, canvas_of(64), temperature=0.8, top_k=top_k)
-        logits = denoiser._reduction.logits(range(64)).copy()
+        logits = denoiser._reduction.logits(range(64))
         whole, best = (shares_of(logits, 0.8, (0, 3), number) for number in (0, top_k.size))
         expected = Reducer((0, 3)).reduce(logits, 0.8, np.random.default_rng(7), top_k=top_k)
         np.testing.assert_array_equal(prediction.argmax_ids, expected.argmax_ids)
@@ -189,8 +189,6 @@ INPUTS = DeviceFeedback.inputs
 PROBLEMS = {
     "failing driver": lambda: (device_graph.functions(), "backend_dev_init", lambda *_: None),
     "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
-    "missing operation": lambda: (device_graph.functions(), "backend_dev_supports_op", lambda *_: False),
-    "failing copy": lambda: (device_graph.functions(), "backend_graph_compute", lambda *_: -1),
     "failing step": lambda: (DeviceFeedback, "inputs", Mock(side_effect=BackendError("made up"))),
     "wrong inputs": lambda: (DeviceFeedback, "inputs", lambda *arguments: INPUTS(*arguments)[::-1].copy()),
     "numbers that are none": lambda: (GraphReduction, "layer_inputs", lambda *rows: LAYER_INPUTS(*rows) * np.nan),

@@ -70,7 +70,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         assert spec.self_conditioning is not None  # see `denoiser_for`
         width = model.embedding_length
         epsilon = float(model.metadata[f"{model.metadata['general.architecture']}.attention.layer_norm_rms_epsilon"])
-        self._network = SelfConditioning.open(model.path, spec.self_conditioning, width, epsilon)
+        self._network = SelfConditioning(model.path, spec.self_conditioning, width, epsilon)
         # embeddings in half precision, and the arrays of a reduction of the longest canvas
         reserved = spec.vocab_size * (2 * width + 4 * REDUCTION_ARRAYS * spec.longest_block)
         super().__init__(model, spec, settings, reserved)

@@ -70,8 +70,6 @@ class GraphReduction:
         """Of the last reduction, shape (N, K): probabilities and ids of the best tokens, on the host the best first."""
         self._is_limited = False  # the last reduction drew from these tokens only
         self._temperature = 0.0
-        self._logits: Floats = np.empty((0, spec.vocab_size), dtype=np.float32)
-        """Memory for rows."""
 
     def reduce(
         self, decode: Decode, num_rows: int, temperature: float, rng: Rng, top_k: TopK | None = None
@@ -151,12 +149,11 @@ class GraphReduction:
         return self._read(_INPUT, slice(0, num_rows), width)
 
     def logits(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Floats:
-        """Logits of rows of the last reduction, shape (R, V), until the next call; banned tokens have any value."""
-        if len(self._logits) < len(rows):
-            self._logits = np.empty((len(rows), self._vocab_size), dtype=np.float32)
+        """Logits of rows of the last reduction, shape (R, V); banned tokens have any value."""
+        logits: Floats = np.empty((len(rows), self._vocab_size), dtype=np.float32)
         for number, row in enumerate(rows):
-            self._read(_LOGITS, slice(row, row + 1), self._vocab_size, out=self._logits[number : number + 1])
-        return self._logits[: len(rows)]
+            self._read(_LOGITS, slice(row, row + 1), self._vocab_size, out=logits[number : number + 1])
+        return logits
 
     def _weights(self, rows: npt.NDArray[np.intp]) -> Floats:
         """Probabilities of all tokens relative to the best one, shape (R, V), in place of the logits."""

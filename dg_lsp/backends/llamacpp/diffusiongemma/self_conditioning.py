@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,8 +204,21 @@ _CURVE = np.float32(math.sqrt(2 / math.pi))
 class SelfConditioning:
     """The network: a gated MLP of inner width M between two norms of width H."""
 
-    def __init__(self, header: GGUFHeader, width: int, epsilon: float) -> None:
-        """`epsilon` is the one of the model's norms; raises `ModelUnsupportedError` for other tensors."""
+    def __init__(self, model_path: Path, side: SideFile, width: int, epsilon: float) -> None:
+        """Reads the side file of a model; `epsilon` is the one of the model's norms.
+
+        Raises `ModelError`: the file is missing, damaged, another one, or has other tensors.
+        """
+        path = model_path.with_name(side.filename)
+        if not path.is_file():
+            advice = "put it there or convert the model again"
+            raise ModelError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
+        with map_file_errors(path):
+            digest = file_sha256(path)
+        if digest != side.sha256:
+            problem = f"is not the file that {model_path.name} was written with"
+            raise ModelError(f"{path} {problem}; convert the model again")
+        header = read_header(path)
         self.epsilon = np.float32(epsilon)
         norm, gate, up, down = (
             StoredMatrix.of(header, f"self_cond.{name}").floats() for name in ("pre_norm", "gate", "up", "down")
@@ -219,20 +231,6 @@ class SelfConditioning:
         """Shape (2M, H): both have the same input, so one product computes them."""
         self.down = down
         """Shape (H, M)."""
-
-    @classmethod
-    def open(cls, model_path: Path, side: SideFile, width: int, epsilon: float) -> "SelfConditioning":
-        """Reads the side file of a model; raises `ModelError` if it is missing, damaged or another one."""
-        path = model_path.with_name(side.filename)
-        if not path.is_file():
-            advice = "put it there or convert the model again"
-            raise ModelError(f"{path} is missing: {model_path.name} needs it beside it; {advice}")
-        with map_file_errors(path):
-            digest = file_sha256(path)
-        if digest != side.sha256:
-            problem = f"is not the file that {model_path.name} was written with"
-            raise ModelError(f"{path} {problem}; convert the model again")
-        return cls(read_header(path), width, epsilon)
 
     def condition(self, embedded: Floats, soft: Floats | None) -> Floats:
         """The model's input instead of the canvas's scaled embeddings; both have the shape (L, H).
@@ -282,7 +280,7 @@ class HostFeedback:
 
 
 _BLOCK_TOKENS = 4096
-"""Rows of the table that are copied to the device at a time."""
+"""Rows of the table that are decoded at a time, for the copy on the device."""
 _SPARE_BYTES = 512 << 20
 """Memory of the device that stays free for others."""
 
@@ -339,11 +337,12 @@ class DeviceFeedback:
             weights.keep_in_place()
             first_row: Floats = np.zeros((1, self._width), dtype=np.float32)  # a token without a prediction reads it
             canvas: Floats = np.zeros(self._num_rows, dtype=np.float32)
-            for tensor, part in zip(tensors[1:-1], (*parts, first_row, canvas), strict=True):
-                weights.put(tensor, part)
+            columns = np.empty((self._width, self._vocab_size), dtype=np.float16)
             for start in range(0, self._vocab_size, _BLOCK_TOKENS):
                 ids = np.arange(start, min(start + _BLOCK_TOKENS, self._vocab_size), dtype=np.int32)
-                self._copy_rows(tensors[0], start, table.rows(ids))
+                columns[:, ids] = table.rows(ids).T
+            for tensor, part in zip(tensors[:-1], (columns, *parts, first_row, canvas), strict=True):
+                weights.put(tensor, part)
         except BackendError:
             self.close()
             raise
@@ -374,14 +373,3 @@ class DeviceFeedback:
             if self._weights is not None:
                 self._weights.close()
             self._device.close()
-
-    def _copy_rows(self, columns: Any, first: int, rows: Floats) -> None:
-        """Copies rows of the table, and transposes them on the device."""
-
-        def declare(graph: DeviceGraph) -> None:
-            row_bytes = F16.row_bytes(self._vocab_size)
-            target = graph.view(columns, self._width, len(rows), row_bytes=row_bytes, start=2 * first)
-            graph.apply("cpy", graph.apply("transpose", graph.input(*rows.shape)), target)
-
-        with closing(DeviceGraph(self._device, declare)) as graph:
-            graph.compute(rows)
