@@ -10,8 +10,6 @@ MASK, END, EXPAND, DELETE, START = range(5)
 SPECIALS = ("<|mask|>", "<|end|>", "<|expand|>", "<|delete|>", "<|start|>")
 ARCHITECTURES = ("dream", "llada", "llada-moe", "rnd1")
 SHIFTED = ("dream", "rnd1", "qwen2")
-NUM_GROUPS, NUM_USED_GROUPS, EXPERT_SCALE = 4, 2, 2.5
-"""Of experts, for bailingmoe2: its layers are those of Ling 2.0 and LLaDA2; the first one is dense."""
 NEIGHBOURS = ("llada", "llama", "mistral3")
 MERGES = (("s", "e"), ("se", "l"), ("sel", "f"), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ"), ("e", "r"), ("i", "n"))
 EPSILON = 1e-6
@@ -34,11 +32,7 @@ class Tiny:
 
     @property
     def is_mixture(self):
-        return self.architecture in ("llada-moe", "rnd1", "qwen3moe", "bailingmoe2")
-
-    @property
-    def is_ling(self):
-        return self.architecture == "bailingmoe2"
+        return self.architecture in ("llada-moe", "rnd1", "qwen3moe")
 
     @property
     def has_head_norms(self):
@@ -90,15 +84,9 @@ def make(architecture, **sizes):
         if tiny.has_head_norms:
             near_one(f"{block}.attn_q_norm", tiny.head_width)
             near_one(f"{block}.attn_k_norm", tiny.head_width)
-        is_mixture = tiny.is_mixture and not (tiny.is_ling and layer == 0)
-        if is_mixture:
+        if tiny.is_mixture:
             random(f"{block}.ffn_gate_inp", tiny.experts, tiny.width)
-        if is_mixture and tiny.is_ling:
-            tiny.tensors[f"{block}.exp_probs_b.bias"] = 0.1 * rng.standard_normal(tiny.experts, np.float32)
-            random(f"{block}.ffn_gate_shexp", tiny.hidden, tiny.width)
-            random(f"{block}.ffn_up_shexp", tiny.hidden, tiny.width)
-            random(f"{block}.ffn_down_shexp", tiny.width, tiny.hidden)
-        suffix, many = ("_exps", (tiny.experts,)) if is_mixture else ("", ())
+        suffix, many = ("_exps", (tiny.experts,)) if tiny.is_mixture else ("", ())
         random(f"{block}.ffn_gate{suffix}", *many, tiny.hidden, tiny.width)
         random(f"{block}.ffn_up{suffix}", *many, tiny.hidden, tiny.width)
         random(f"{block}.ffn_down{suffix}", *many, tiny.width, tiny.hidden)
@@ -127,16 +115,6 @@ def write(path, tiny, *, architecture="", name="", tokens=TOKENS, mask_id=MASK, 
         out.add_expert_count(tiny.experts)
         out.add_expert_used_count(tiny.used_experts)
         out.add_expert_feed_forward_length(tiny.hidden)
-    if tiny.is_ling:
-        out.add_rope_dimension_count(tiny.head_width // 2)
-        out.add_leading_dense_block_count(1)
-        out.add_expert_shared_count(1)
-        out.add_expert_shared_feed_forward_length(tiny.hidden)
-        out.add_expert_weights_scale(EXPERT_SCALE)
-        out.add_expert_weights_norm(True)
-        out.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        out.add_expert_group_count(NUM_GROUPS)
-        out.add_expert_group_used_count(NUM_USED_GROUPS)
     if tiny.has_head_norms:
         out.add_key_length(tiny.head_width)
         out.add_value_length(tiny.head_width)
@@ -156,24 +134,13 @@ def write(path, tiny, *, architecture="", name="", tokens=TOKENS, mask_id=MASK, 
         out.add_uint32(f"tokenizer.ggml.fim_{key}_token_id", token)
     if mask_id is not None:
         out.add_mask_token_id(mask_id)
-    for key, values in (_fused(tiny) if tiny.is_ling else tiny.tensors).items():
+    for key, values in tiny.tensors.items():
         out.add_tensor(key, values)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
     return path
-
-
-def _fused(tiny):
-    """The tensors with one matrix for queries, keys and values."""
-    fused = {key: value for key, value in tiny.tensors.items() if key.split(".")[-2] not in ("attn_k", "attn_v")}
-    for layer in range(tiny.layers):
-        query = f"blk.{layer}.attn_q.weight"
-        parts = [tiny.tensors[query.replace("attn_q", f"attn_{name}")] for name in "qkv"]
-        del fused[query]
-        fused[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
-    return fused
 
 
 def logits(tiny, ids, num_causal=0, block_length=0):
@@ -237,7 +204,7 @@ def _attention(tiny, weights, states, seen):
 
 def _rotated(tiny, vectors):
     """Files of LLaMA's kind rotate neighbours; the others rotate the two halves of a head."""
-    half = tiny.head_width // (4 if tiny.is_ling else 2)
+    half = tiny.head_width // 2
     angles = np.arange(len(vectors))[:, None] * ROPE_BASE ** (-np.arange(half) / half)
     cosine, sine = (made[:, None].astype(np.float32) for made in (np.cos(angles), np.sin(angles)))
     pairs = slice(0, None, 2), slice(1, None, 2)
@@ -254,29 +221,14 @@ def _feed_forward(_tiny, weights, states):
 
 
 def _mixture(tiny, weights, states):
-    """All divide the probabilities of the chosen experts by their sum, but LLaDA-MoE. Ling has a shared expert, too."""
-
-    def expert(name, state, number=slice(None)):
-        parts = {part: weights[f"ffn_{part}_{name}.weight"][number] for part in ("gate", "up", "down")}
-        return _feed_forward(tiny, {f"ffn_{part}.weight": matrix for part, matrix in parts.items()}, state)
-
-    scores = states @ weights["ffn_gate_inp.weight"].T
-    chances = 1 / (1 + np.exp(-scores)) if tiny.is_ling else softmax(scores)
-    made = expert("shexp", states) if tiny.is_ling else np.zeros_like(states)
+    """All divide the probabilities of the chosen experts by their sum, but LLaDA-MoE."""
+    chances = softmax(states @ weights["ffn_gate_inp.weight"].T)
+    made = np.zeros_like(states)
     for row, state in enumerate(states):
-        rank = _best_groups(chances[row] + weights["exp_probs_b.bias"]) if tiny.is_ling else chances[row]
-        chosen = np.argsort(-rank)[: tiny.used_experts]
+        chosen = np.argsort(-chances[row])[: tiny.used_experts]
         total = 1 if tiny.architecture == "llada-moe" else chances[row, chosen].sum()
         for number in chosen:
-            share = chances[row, number] / total * (EXPERT_SCALE if tiny.is_ling else 1)
-            made[row] += share * expert("exps", state, number)
+            parts = ("ffn_gate", "ffn_up", "ffn_down")
+            expert = {f"{part}.weight": weights[f"{part}_exps.weight"][number] for part in parts}
+            made[row] += chances[row, number] / total * _feed_forward(tiny, expert, state)
     return made
-
-
-def _best_groups(rank):
-    """Ling's ranks of experts; of the groups that have not the best pairs of experts, all ranks are infinitely low."""
-    groups = rank.reshape(NUM_GROUPS, -1)
-    best = np.argsort(-np.sort(groups)[:, -2:].sum(axis=1))[:NUM_USED_GROUPS]
-    allowed = np.full_like(groups, -np.inf)
-    allowed[best] = groups[best]
-    return allowed.ravel()

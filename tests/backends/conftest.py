@@ -103,6 +103,7 @@ def open_gemma(tiny_repacked, opened):
     def open_model(*, on_device=False, path=tiny_repacked, spec=None, mass=MASS, **settings):
         chosen = runtime(**settings)
         model = LlamaModel(path, chosen)
+        model.on_gpu = on_device
         device = next(device for device in devices() if device.kind == "cpu") if on_device else None
         described = replace(describe(model.metadata, model.vocab_size, "tiny"), **(spec or {}))
         return opened(SelfConditionedDenoiser(model, described, chosen, mass=mass, device=device))

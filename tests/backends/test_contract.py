@@ -1,5 +1,6 @@
 """The contract of `Denoiser`, for every backend."""
 
+from contextlib import closing
 from unittest.mock import Mock
 
 import numpy as np
@@ -30,12 +31,18 @@ only_causal = pytest.mark.parametrize("denoiser", CAUSAL, indirect=True)
 only_conditioned = pytest.mark.parametrize("denoiser", [*CONDITIONED, "gemma-device"], indirect=True)
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tiny_checkpoint):
+    """Opening it takes a quarter of a second."""
+    with closing(open_checkpoint(*read_folder(tiny_checkpoint), ModelSettings(threads=1, gpu_layers=0))) as denoiser:
+        yield denoiser
+
+
 @pytest.fixture(params=[*CAUSAL, *BIDIRECTIONAL, *CONDITIONED])
 def denoiser(request, open_denoiser, open_gemma, open_masked, opened):
     backend, _, noise = request.param.partition("-")
     if request.param == "gemma-transformers":
-        cpu = ModelSettings(threads=1, gpu_layers=0)
-        return opened(open_checkpoint(*read_folder(request.getfixturevalue("tiny_checkpoint")), cpu))
+        return request.getfixturevalue("checkpoint")
     if backend == "gemma":
         made = open_gemma(on_device=noise == "device")
         assert made.footprint.sampling == ("device" if noise == "device" else "host")

@@ -38,7 +38,6 @@ BLOCKS = (
     Case("qwen3", "SDAR 1.7B Chat", 4, 0.3),
     Case("qwen3", "SDAR 8B Chat b32", 32, 0.5),
     Case("qwen3moe", "SDAR 30B A3B Chat b16", 16, 0.85),
-    Case("bailingmoe2", "LLaDA2.0 Mini", 32, 0.95),
 )
 SHIFTED = Case("qwen2", "Fast dLLM v2 7B", 32, 0.5)
 DRAFTER = Case("mistral3", "Nemotron Labs Diffusion 3B", 0, 0.9)

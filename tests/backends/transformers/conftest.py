@@ -1,6 +1,6 @@
 """transformers' own model and our network over the same tiny random weights.
 
-Both compute the same numbers in float64. In float32 they differ by a few 1e-5, because sums have another order.
+Both compute the same numbers in float64. `test_loader.py` compares float32 and bfloat16.
 """
 
 import numpy as np
@@ -37,32 +37,22 @@ def _damp(model):
     return model.requires_grad_(False)
 
 
-def _models(dtype):
-    torch.set_num_threads(1)
-    reference, ours = _damp(tiny_model(WINDOW)).to(dtype), _damp(tiny_model(WINDOW)).to(dtype)
-    reference.set_experts_implementation("eager")
-    # torch has no grouped multiplication in float64
-    ours.set_experts_implementation("eager" if dtype is torch.float64 else "grouped_mm")
-    return Reference(reference), DiffusionGemmaNetwork(ours)
-
-
 @pytest.fixture(scope="session")
 def float64_models():
-    return _models(torch.float64)
-
-
-@pytest.fixture(scope="session")
-def float32_models():
-    return _models(torch.float32)
+    torch.set_num_threads(1)
+    reference, ours = (_damp(tiny_model(WINDOW)).to(torch.float64) for _ in range(2))
+    for model in (reference, ours):
+        model.set_experts_implementation("eager")  # torch has no grouped multiplication in float64
+    return Reference(reference), DiffusionGemmaNetwork(ours)
 
 
 @pytest.fixture
 def open_denoiser(float64_models, opened, monkeypatch):
     """Opens denoisers over the tiny network; `reduce` replaces the reduction of all of them."""
 
-    def open_network(network=float64_models[1], *, reduce=reduce_logits):
+    def open_network(*, reduce=reduce_logits):
         monkeypatch.setattr(network_module, "reduce_logits", reduce)
-        return opened(TransformersDenoiser(network, SPEC, None, 4))
+        return opened(TransformersDenoiser(float64_models[1], SPEC, None, 4))
 
     return open_network
 
