@@ -1,6 +1,5 @@
 """The reduction in llama.cpp's graph, on the host and on ggml's CPU device, compared with numpy's."""
 
-from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -9,7 +8,6 @@ from changed_runtime import needs_runtime
 from margins import predict, shares_of
 
 from dg_lsp.backends.llamacpp import device_graph
-from dg_lsp.backends.llamacpp.device_graph import GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma import denoiser as denoiser_module
 from dg_lsp.backends.llamacpp.diffusiongemma import self_conditioning
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
@@ -183,12 +181,11 @@ def test_host_feeds_the_best_tokens_back(open_with):
     np.testing.assert_allclose(record.shares, shares[:, record.ids], atol=1e-5)
 
 
-OPEN = GraphDevice.open
 LAYER_INPUTS = GraphReduction.layer_inputs
 INPUTS = DeviceFeedback.inputs
 PROBLEMS = {
     "failing driver": lambda: (device_graph.functions(), "backend_dev_init", lambda *_: None),
-    "full memory": lambda: (GraphDevice, "open", lambda *where: replace(OPEN(*where), memory_free=1000)),
+    "full memory": lambda: (self_conditioning, "_SPARE_BYTES", 1 << 50),
     "failing step": lambda: (DeviceFeedback, "inputs", Mock(side_effect=BackendError("made up"))),
     "wrong inputs": lambda: (DeviceFeedback, "inputs", lambda *arguments: INPUTS(*arguments)[::-1].copy()),
     "numbers that are none": lambda: (GraphReduction, "layer_inputs", lambda *rows: LAYER_INPUTS(*rows) * np.nan),

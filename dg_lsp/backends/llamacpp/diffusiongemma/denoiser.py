@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from dg_lsp import gguf
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
-from dg_lsp.backends.llamacpp.device_graph import GraphDevice
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import (
     NUM_FACTS,
     REDUCTION_ARRAYS,
@@ -93,8 +92,7 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         host = self._reduction
         try:
             history = (MAX_CHAIN * length, NUM_FACTS)
-            opened = GraphDevice.open(device)
-            feedback = DeviceFeedback(opened, self._table, self._network, bias, num_rows, history, needed_bytes)
+            feedback = DeviceFeedback(device, self._table, self._network, bias, num_rows, history, needed_bytes)
             self._reduction = GraphReduction(self._context, feedback, self.spec)
             for temperature in (_FLAT, _SURE):
                 self._check_device(host.feedback, length, temperature)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dg_lsp.backends.llamacpp.device_graph import DeviceGraph, GraphDevice
-from dg_lsp.backends.llamacpp.library import ggml_functions
+from dg_lsp.backends.llamacpp.device_graph import DeviceTensors
+from dg_lsp.backends.llamacpp.library import Device, ggml_functions
 from dg_lsp.canvas.layout import Flags, TokenIds
 from dg_lsp.canvas.spec import SideFile
 from dg_lsp.diffusion.denoiser import Floats
@@ -286,7 +286,7 @@ _SPARE_BYTES = 512 << 20
 
 
 class DeviceFeedback:
-    """Feeds predictions back on a device, which it owns.
+    """Feeds predictions back on a device.
 
     The graph of a step computes the network and sums all rows of the table. It reads the sums of earlier steps from the
     device's memory and writes its own sums there, so that the host copies numbers of rows and no embeddings.
@@ -294,7 +294,7 @@ class DeviceFeedback:
 
     def __init__(
         self,
-        device: GraphDevice,
+        device: Device,
         table: EmbeddingTable,
         network: SelfConditioning,
         bias: Floats,
@@ -308,44 +308,31 @@ class DeviceFeedback:
         `history_shape` is that of the numbers which the steps of a chain keep for the host.
 
         Raises:
-            BackendError: the device lacks memory or an operation; it is closed.
+            BackendError: the driver fails, or the device lacks memory.
         """
-        self._device = device
-        self._vocab_size, self._width = table.shape
-        self._weights: DeviceGraph | None = None
-        self._is_closed = False
+        vocab_size, width = table.shape
         self.reads: Rows = np.zeros(0, dtype=np.int32)
         """Shape (N,): the row of the memory with the last prediction of each token of a pass; 0 without one."""
         self.writes: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """Shape (N,): the row for the prediction of this pass."""
         self._num_rows = 1 + num_rows
         parts = (bias, network.pre_norm, network.gate_up, network.down)
-        shapes = [*(np.atleast_2d(part).shape for part in parts), (self._num_rows, self._width)]
+        shapes = [*(np.atleast_2d(part).shape for part in parts), (self._num_rows, width)]
         shapes += [(self._num_rows, 1), history_shape]
-        self.size_bytes = F16.row_bytes(self._vocab_size) * self._width + sum(4 * rows * size for rows, size in shapes)
+        self.size_bytes = F16.row_bytes(vocab_size) * width + sum(4 * rows * size for rows, size in shapes)
         """Bytes on the device."""
-        try:
-            if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
-                raise BackendError("the device has no memory for a second embedding table")
-            tensors: list[Any] = []
-
-            def declare(graph: DeviceGraph) -> None:
-                tensors.append(graph.tensor(self._width, self._vocab_size, F16))
-                tensors.extend(graph.tensor(*shape) for shape in shapes)
-
-            weights = self._weights = DeviceGraph(device, declare)
-            weights.keep_in_place()
-            first_row: Floats = np.zeros((1, self._width), dtype=np.float32)  # a token without a prediction reads it
-            canvas: Floats = np.zeros(self._num_rows, dtype=np.float32)
-            columns = np.empty((self._width, self._vocab_size), dtype=np.float16)
-            for start in range(0, self._vocab_size, _BLOCK_TOKENS):
-                ids = np.arange(start, min(start + _BLOCK_TOKENS, self._vocab_size), dtype=np.int32)
-                columns[:, ids] = table.rows(ids).T
-            for tensor, part in zip(tensors[:-1], (columns, *parts, first_row, canvas), strict=True):
-                weights.put(tensor, part)
-        except BackendError:
-            self.close()
-            raise
+        if device.memory_free < self.size_bytes + needed_bytes + _SPARE_BYTES:
+            raise BackendError(f"{device.name} has no memory for a second embedding table")
+        self._weights = DeviceTensors(device, [(width, vocab_size, F16), *((*shape, F32) for shape in shapes)])
+        first_row: Floats = np.zeros((1, width), dtype=np.float32)  # a token without a prediction reads it
+        canvas: Floats = np.zeros(self._num_rows, dtype=np.float32)
+        columns = np.empty((width, vocab_size), dtype=np.float16)
+        for start in range(0, vocab_size, _BLOCK_TOKENS):
+            ids = np.arange(start, min(start + _BLOCK_TOKENS, vocab_size), dtype=np.int32)
+            columns[:, ids] = table.rows(ids).T
+        tensors = self._weights.tensors
+        for tensor, part in zip(tensors[:-1], (columns, *parts, first_row, canvas), strict=True):
+            self._weights.put(tensor, part)
         self.tensors = (ctypes.c_void_p * len(tensors))(*tensors)
         """`dg_device` of gemma4_reduction.h."""
 
@@ -368,8 +355,4 @@ class DeviceFeedback:
 
     def close(self) -> None:
         """Frees its memory. Idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            if self._weights is not None:
-                self._weights.close()
-            self._device.close()
+        self._weights.close()
