@@ -99,8 +99,7 @@ class CountDrafts:
 @pytest.mark.parametrize(
     ("length", "size", "settings"),
     [
-        (30, 32, {}),
-        (23, 16, {"entropy_bound": 1.0}),
+        (23, 16, {}),
         (60, 32, {"max_denoising_steps": 12}),
         (60, 8, {"max_denoising_steps": 20, "stability_threshold": 0, "confidence_threshold": 100.0}),
         (200, 16, {"max_denoising_steps": 30, "stability_threshold": 1, "confidence_threshold": 100.0}),
