@@ -28,8 +28,9 @@ def open_with(open_gemma, monkeypatch):
     """Opens a denoiser with a prompt; embeddings are decoded for a device in several blocks."""
     monkeypatch.setattr(self_conditioning, "_BLOCK_TOKENS", 100)
 
-    def make(*, on_device=False, banned=None):
-        denoiser = open_gemma(on_device=on_device, spec={} if banned is None else {"banned_ids": banned}, threads=2)
+    def make(*, on_device=False, banned=None, threads=1):
+        changes = {} if banned is None else {"banned_ids": banned}
+        denoiser = open_gemma(on_device=on_device, spec=changes, threads=threads)
         denoiser.prefill(0, token_ids(np.random.default_rng(3).integers(0, denoiser.spec.vocab_size, 20)))
         return denoiser
 
@@ -47,7 +48,7 @@ def joined(predictions, name):
 @on_both
 @pytest.mark.parametrize("banned", [(), (0, 3, 300, 511)])
 def test_graph_computes_what_numpy_computes_of_the_logits(open_with, on_device, banned):
-    denoiser = open_with(on_device=on_device, banned=banned)
+    denoiser = open_with(on_device=on_device, banned=banned, threads=2)
     assert isinstance(denoiser._reduction.feedback, DeviceFeedback) == on_device
     for temperature in (0.0, 0.4, 0.8, 2.5):
         predictions = predict(denoiser, canvas_of(32), canvas_of(7, 1), canvas_of(64, 2), temperature=temperature)
