@@ -31,17 +31,13 @@ class HubServer(ThreadingHTTPServer):
     def endpoint(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def tree(self):
-        entries = [{"type": "directory", "path": "folder", "oid": 40 * "0", "size": 0}]
+    def entries(self):
         for path, content in self.files.items():
-            blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-            entry = {"type": "file", "path": path, "size": len(content), "oid": blob}
+            entry = {"rfilename": path, "size": len(content), "blobId": 40 * "1"}
             if not path.endswith(".json"):  # which is stored in git itself, without a SHA-256
                 digest = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
-                entry["oid"] = 40 * "1"
-            entries.append(entry)
-        return entries
+                entry["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
+            yield entry
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,9 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         if failure is not None:
             self.answer(failure[0], b"{}", failure[1])
         elif path.startswith(f"/api/models/{hub.repository}/revision/"):
-            self.answer(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": []}).encode())
-        elif path == f"/api/models/{hub.repository}/tree/{COMMIT}":
-            self.answer(200, json.dumps(hub.tree()).encode())
+            self.answer(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": [*hub.entries()]}).encode())
         elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
             content = hub.files[path.split(f"/resolve/{COMMIT}/")[1]]
             etag = f'"{hashlib.sha256(content).hexdigest()}"'

@@ -49,12 +49,10 @@ def _lines_of(hunk: str, sign: str) -> str:
     return "".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in (" ", sign))
 
 
-def _unpack_changed(
-    version: str, source: Path | None, work: Path, parts: Sequence[str], show_step: ShowStep
-) -> tuple[Path, Path]:
+def _unpack_changed(version: str, source: Path | None, work: Path, show_step: ShowStep) -> tuple[Path, Path]:
     """The folder of llama.cpp's changed source, and the changed file. The source may have the change already."""
     source = source.expanduser().absolute() if source else None
-    llama_cpp = unpack_llama_cpp(version, source, work, parts, show_step)
+    llama_cpp = unpack_llama_cpp(version, source, work, show_step)
     name, hunks = _read_patch()
     target = llama_cpp / name
     if not target.is_file():
@@ -76,8 +74,6 @@ def _unpack_changed(
 
 # overlay
 
-_OVERLAY_PARTS = ("src/", "include/", "ggml/include/")
-"""Folders with the files that one class includes."""
 _OVERLAY_FLAGS = ("-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-shared")
 _INCLUDE_PATHS = ("src/models", "src", "include", "ggml/include")
 _EXPORTS = "{ global: *18llama_model_gemma4*; dg_reduction_*; local: *; };\n"
@@ -100,7 +96,7 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
         raise UsageError(f"{folder} contains other files than a runtime: name another folder")
     compiler = _find_compiler()
     with working_folder(folder, runtime.RUNTIME_VARIABLE) as work:
-        llama_cpp, changed = _unpack_changed(installed.version, source, work, _OVERLAY_PARTS, show_step)
+        llama_cpp, changed = _unpack_changed(installed.version, source, work, show_step)
         new = work / folder.name
         new.mkdir()
         show_step("compiling", None)
@@ -155,7 +151,7 @@ def compile_wheel(
     tools = check_tools(backend)
     version = runtime.require_library().version
     with working_folder(runtime.runtime_folder(), runtime.RUNTIME_VARIABLE) as work:
-        llama_cpp, _ = _unpack_changed(version, source, work, (), show_step)
+        llama_cpp, _ = _unpack_changed(version, source, work, show_step)
         show_step(f"compiling llama.cpp for {backend}, in minutes", None)
         options = (*BACKENDS[backend].get("options", ()), os.environ.get("CMAKE_ARGS", ""))
         path = os.pathsep.join((os.environ.get("PATH", os.defpath), *tools))  # where CMake searches them

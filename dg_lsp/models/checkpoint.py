@@ -60,12 +60,9 @@ def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
     """
     index = folder / INDEX
     shards = read_json(index).get("weight_map") if index.is_file() else {"": SINGLE}
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise ModelError(f"{index} is damaged: download it again")
-    names = sorted(set(shards.values()))
-    if pickles := [name for name in names if not name.endswith(".safetensors")]:  # transformers would unpickle it
-        problem = f"names {escaped(pickles[0][:_MAX_SHOWN])}, which is no safetensors file"
-        raise ModelError(f"{index} {problem}: download it again")
+    names = sorted({*map(str, shards.values())}) if isinstance(shards, dict) else []
+    if not names or not all(name.endswith(".safetensors") for name in names):  # transformers would unpickle others
+        raise ModelError(f"{index} is damaged, or names files of another format: download it again")
     with map_file_errors(folder):
         present = {path.name for path in folder.iterdir()}
     if missing := [name for name in names if name not in present]:  # also of a file in another folder

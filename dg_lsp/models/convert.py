@@ -316,7 +316,6 @@ def new_file(target: Path, quantize: Quantize | None = None) -> Iterator[Path]:
 # llama.cpp's script
 
 _SCRIPT = "convert_hf_to_gguf.py"
-_SCRIPT_PARTS = (_SCRIPT, "conversion/", "gguf-py/", "requirements/")
 _REQUIREMENTS = ("requirements-convert_legacy_llama.txt", "requirements-convert_hf_to_gguf.txt")
 """The second file includes the first."""
 _TORCH = "torch==2.13.0"
@@ -381,7 +380,7 @@ def _make_environment(show_step: packages.ShowStep) -> Path:
     if has_environment():
         return folder
     with download.working_folder(folder) as work:
-        new = packages.unpack_llama_cpp(folder.name, None, work, _SCRIPT_PARTS, show_step)
+        new = packages.unpack_llama_cpp(folder.name, None, work, show_step)
         show_step("creating a Python environment", None)
         venv.create(new / "venv", symlinks=sys.platform != "win32")  # a copied Python may not find its libpython
         lines = [line for name in _REQUIREMENTS for line in (new / "requirements" / name).read_text().splitlines()]

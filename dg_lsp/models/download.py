@@ -73,7 +73,6 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
     endpoint = (os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
     with _map_hub_errors(replace(preset, revision=commit), endpoint):
         from huggingface_hub import HfApi, constants
-        from huggingface_hub.hf_api import RepoFile
 
         # else it fetches a list of coding agents, and reports which of them runs it and the version of torch
         constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -81,15 +80,14 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         # the user's token travels encrypted, or stays on this machine
         token = None if address.scheme == "https" or address.hostname in LOOPBACK else False
         api = HfApi(endpoint=endpoint, token=token, library_name="dg-lsp", library_version=__version__)
-        if not COMMIT.fullmatch(commit):  # a branch may move during the download; a commit does not
-            commit = api.model_info(preset.repository, revision=commit).sha or ""
-            if not COMMIT.fullmatch(commit):
-                raise ValueError("no commit")
-        entries = api.list_repo_tree(preset.repository, revision=commit, recursive=True)
+        info = api.model_info(preset.repository, revision=commit, files_metadata=True)
+        # a branch may move during the download; a commit does not
+        commit = commit if COMMIT.fullmatch(commit) else info.sha or ""
+        if not COMMIT.fullmatch(commit):
+            raise ValueError("no commit")
         listed = [
-            RemoteFile(entry.path, entry.size, (entry.lfs and entry.lfs.sha256) or "")
-            for entry in entries
-            if isinstance(entry, RepoFile)
+            RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else "")
+            for file in info.siblings or ()
         ]
         files = _chosen(listed, preset, expected)
         missing = [file for file in files if not _is_expected(preset.folder, file)]

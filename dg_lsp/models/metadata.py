@@ -366,7 +366,8 @@ class MetadataKeys:
         with contextlib.suppress(ValueError, TypeError):
             if text is not None and is_valid(value := parse(text.strip())):
                 return value
-        raise self.error(f"{key} is missing, or {text!r:.80} is no value that this version of dg-lsp reads")
+        problem = "missing" if text is None else f"{text!r:.80}, which this version of dg-lsp cannot use"
+        raise self.error(f"{key} is {problem}")
 
     def choice(self, key: str, words: Container[str], default: str | None = None) -> str:
         """One of the words; the default if the key is missing and there is a default."""

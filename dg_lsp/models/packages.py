@@ -25,14 +25,11 @@ SOURCE_SHA256 = {"0.3.36": "832db0699007f1be95a7e41ef12e88926b02ba836461e36a3637
 """Checksum of the source distribution, by version. pip runs code of a source, so only a known one is fetched."""
 
 
-def unpack_llama_cpp(
-    version: str, source: Path | None, folder: Path, parts: Sequence[str], show_step: ShowStep = lambda *_: None
-) -> Path:
-    """Unpacks llama.cpp from the source distribution of one version of llama-cpp-python; returns llama.cpp's folder.
+def unpack_llama_cpp(version: str, source: Path | None, folder: Path, show_step: ShowStep = lambda *_: None) -> Path:
+    """Unpacks the source distribution of one version of llama-cpp-python; returns the folder of llama.cpp in it.
 
     `source` is the distribution or a folder with it; None fetches it with pip, which is possible only for versions with
-    a known checksum. `parts` are the starts of the paths of the needed files of llama.cpp; without any, the whole
-    distribution is unpacked.
+    a known checksum.
 
     Raises ModelError: pip, the network or the distribution is missing; or the distribution is damaged, that of another
     version, or not the published one.
@@ -50,14 +47,13 @@ def unpack_llama_cpp(
         )
     show_step("unpacking", None)
     root = f"{name}/vendor/llama.cpp/"
-    needed = tuple(f"{root}{part}" for part in parts) or f"{name}/"
     unused = tuple(f"{root}{part}" for part in _UNUSED)
     try:
         with tarfile.open(packed) as archive:
             # missing before Python 3.11.4: so only regular files inside the folder are unpacked, without setuid
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
             files = [member for member in archive if member.isfile() and ".." not in member.name.split("/")]
-            files = [file for file in files if file.name.startswith(needed) and not file.name.startswith(unused)]
+            files = [file for file in files if not file.name.startswith(unused)]
             for file in files:
                 file.mode &= 0o755
             archive.extractall(folder, files)

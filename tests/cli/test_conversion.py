@@ -95,7 +95,7 @@ def script(tmp_path, monkeypatch):
     version = runtime.installed_library().version
     script = SimpleNamespace(calls=[], seen=tmp_path / "data" / "conversion" / version / "seen.json")
 
-    def unpack(_version, _given, folder, _parts, _show_step):
+    def unpack(_version, _given, folder, _show_step):
         files = {"convert_hf_to_gguf.py": SCRIPT, "conversion/__init__.py": ""}
         for name, text in (files | {f"requirements/{name}": text for name, text in REQUIREMENTS.items()}).items():
             path = folder / "llama.cpp" / name
@@ -103,7 +103,7 @@ def script(tmp_path, monkeypatch):
             path.write_text(text)
         return folder / "llama.cpp"
 
-    def run(command, on_line, environment=os.environ, run_program=packages.run_program):
+    def run(command, on_line=lambda _: None, environment=os.environ, run_program=packages.run_program):
         if "pip" not in command:
             return run_program(command, on_line, environment)
         script.calls.append(command[command.index("--python") : command.index("--disable-pip-version-check")])

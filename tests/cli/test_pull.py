@@ -38,12 +38,11 @@ def converter(request):
     """
     version = installed_library().version
     folder = Path(request.config.cache.mkdir(f"llama-cpp-{version}"))
-    parts = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/")
     script = folder / f"llama_cpp_python-{version}/vendor/llama.cpp"
-    if not (script / parts[0]).is_file():
+    if not (script / "convert_hf_to_gguf.py").is_file():
         given = os.environ.get("SDIST")
         try:
-            packages.unpack_llama_cpp(version, Path(given) if given else None, folder, parts)
+            packages.unpack_llama_cpp(version, Path(given) if given else None, folder)
         except ModelError as error:
             if os.environ.get("CI"):
                 raise
@@ -116,7 +115,7 @@ def test_an_interrupted_pull_goes_on_at_its_stage(dg_lsp, hub, data, monkeypatch
         return outcome.code, [line.split()[1] for line in outcome.err.splitlines() if line.startswith("[")]
 
     with monkeypatch.context() as broken:
-        broken.setattr(packages, "run_program", lambda *_: "no torch")
+        broken.setattr(packages, "run_program", lambda *_, **_options: "no torch")
         assert stages() == (3, ["download", "convert"])
     [listed] = [model for model in dg_lsp("models", "list", "--json").json if model["name"] == "tiny-dream"]
     assert (listed["path"], listed["is_begun"]) == (None, True)

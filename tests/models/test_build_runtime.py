@@ -103,7 +103,7 @@ def packed(tmp_path):
 def stub_library(tmp_path_factory):
     """The compiled stub, as if it was installed."""
     folder = tmp_path_factory.mktemp("installed")
-    source = unpack_llama_cpp(VERSION, pack(folder), folder, ("",)) / "src"
+    source = unpack_llama_cpp(VERSION, pack(folder), folder) / "src"
     library = folder / "libllama.so"
     sources = [str(source / "llama.cpp"), str(source / "models/gemma4.cpp")]
     command = [shutil.which("c++"), "-shared", "-fPIC", "-O2", "-Wl,-soname,libstub.so.0", *sources, "-o", str(library)]
@@ -187,12 +187,12 @@ def test_a_folder_with_other_files_is_not_replaced(target, packed, monkeypatch, 
 
 def test_other_files_are_refused(packed, tmp_path):
     with pytest.raises(ModelError, match=r"is not the source of llama-cpp-python 0.3.37, which is installed"):
-        unpack_llama_cpp("0.3.37", packed, tmp_path, ())
+        unpack_llama_cpp("0.3.37", packed, tmp_path)
     with pytest.raises(ModelError, match=r"python-0.3.37.tar.gz does not exist: .*pip download"):
-        unpack_llama_cpp("0.3.37", tmp_path, tmp_path, ())
+        unpack_llama_cpp("0.3.37", tmp_path, tmp_path)
     packed.write_bytes(packed.read_bytes()[:-200])
     with pytest.raises(ModelError, match="is damaged: fetch it again"):
-        unpack_llama_cpp(VERSION, packed, tmp_path, ())
+        unpack_llama_cpp(VERSION, packed, tmp_path)
 
 
 def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
@@ -203,15 +203,15 @@ def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: hashlib.sha256(source.read_bytes()).hexdigest()})
-    assert (unpack_llama_cpp(VERSION, None, tmp_path, ()) / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
+    assert (unpack_llama_cpp(VERSION, None, tmp_path) / "src/models/gemma4.cpp").read_text() == GEMMA4_SOURCE
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     with pytest.raises(ModelError, match=r"is not the published source of llama-cpp-python 0.3.36"):
-        unpack_llama_cpp(VERSION, source, tmp_path, ())
+        unpack_llama_cpp(VERSION, source, tmp_path)
     with pytest.raises(ModelError, match="DO NOT MATCH THE HASHES"):
-        unpack_llama_cpp(VERSION, None, tmp_path, ())
+        unpack_llama_cpp(VERSION, None, tmp_path)
     monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})
     with pytest.raises(ModelError, match=r"knows no checksum .* install llama-cpp-python 0.3.35, or .* --from"):
-        unpack_llama_cpp(VERSION, None, tmp_path, ())
+        unpack_llama_cpp(VERSION, None, tmp_path)
 
 
 # all of llama.cpp
@@ -276,7 +276,7 @@ def test_a_missing_tool_or_backend_is_reported_with_advice(nvcc, backend, messag
 def test_an_environment_without_pip_gets_it_first(monkeypatch, reason):
     modules = []
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
-    monkeypatch.setattr(packages, "run_program", lambda command, *_: modules.append(command[3]) or reason)
+    monkeypatch.setattr(packages, "run_program", lambda command, **_: modules.append(command[3]) or reason)
     with pytest.raises(ModelError, match=r"has no pip, .*\(ensurepip is disabled\)") if reason else nullcontext():
         packages.run_pip("download", "tiny")
     assert modules == (["ensurepip"] if reason else ["ensurepip", "pip"])
@@ -294,7 +294,7 @@ def test_only_the_needed_regular_files_inside_the_folder_are_unpacked(tmp_path):
             member = tarfile.TarInfo(name)
             member.mode = 0o4755
             archive.addfile(member)
-    unpacked = unpack_llama_cpp(VERSION, packed, tmp_path / "into", ())
+    unpacked = unpack_llama_cpp(VERSION, packed, tmp_path / "into")
     assert [path.name for path in unpacked.iterdir()] == ["run.sh"]
     assert (unpacked / "run.sh").stat().st_mode & 0o7777 == 0o755
     assert not (tmp_path / "outside").exists()
