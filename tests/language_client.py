@@ -1,13 +1,20 @@
-"""A language client that exchanges bytes with a real server process and keeps every message."""
+"""Language clients that exchange bytes with a server, in a process or in a thread, and keep every message."""
 
+import asyncio
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 from gates import TIMEOUT, wait_until
+
+from dg_lsp.engine.scheduler import Scheduler, SharedDevice
+from dg_lsp.server.app import create_server
+from dg_lsp.server.transport import socket_streams
 
 PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
 """A busy machine must not turn an answer into a deadline."""
@@ -19,6 +26,8 @@ def span(line, start, end, last_line=None):
 
 
 class Client:
+    """A client of a server process."""
+
     URI = "file:///project/main.py"
     AUTOMATIC, INVOKED = 2, 1
     CANCELLED = -32800
@@ -211,7 +220,7 @@ class Client:
 
     def check(self, stderr=""):
         """Ends a session that still runs. Every request has one answer, and standard error has the text expected."""
-        if self.process.poll() is None and not self.has_ended:
+        if not self.has_ended:
             assert self.leave() == 0
         self.wait_end()
         answered = [message.get("id") for message in self.messages if "method" not in message]
@@ -227,3 +236,37 @@ class Client:
         if self.reader.ident:
             self.reader.join(TIMEOUT)
         self.process.stdout.close()
+
+
+class ThreadClient(Client):
+    """A client of a server in a thread of this process."""
+
+    stderr = ""
+
+    def __init__(self, open_engine, settings):
+        self.connection, theirs = socket.socketpair()
+        self.errors = []
+        self.code = None
+        self._server = create_server(partial(Scheduler, open_engine, device=SharedDevice()), settings)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(theirs)))
+        self._thread.start()
+        stream = self.connection.makefile("rwb")
+        self.connect(stream, stream)
+
+    async def _serve(self, connection):
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
+        self.code = await self._server.serve(socket_streams(connection))
+
+    def wait_end(self):
+        self._thread.join(TIMEOUT)
+        self.reader.join(TIMEOUT)
+        assert self.errors == []
+        return self.code
+
+    def kill(self):
+        with suppress(OSError):  # the server has closed it
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(TIMEOUT)
+        self.reader.join(TIMEOUT)
+        self.out.close()
+        self.connection.close()

@@ -3,12 +3,14 @@
 import os
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from e2e.scripted_server import UNHURRIED, open_engine
 from installation import PYTHONPATH
-from language_client import Client
+from language_client import Client, ThreadClient
 from shared_daemon import Shared
 
 HERE = Path(__file__).parent
@@ -29,7 +31,14 @@ class Launcher:
         self.clients.append(Client(argv, env, self.directory, deaf=deaf))
         return self.clients[-1]
 
-    def scripted(self, scenario, **options):
+    def scripted(self, scenario, **env):
+        """A client of the server of `scripted_server.py` in a thread of this process."""
+        environment = {"DG_TEST_STEPS": str(self.steps_path), **env}
+        self.clients.append(ThreadClient(partial(open_engine, scenario=scenario, environment=environment), UNHURRIED))
+        return self.clients[-1]
+
+    def scripted_process(self, scenario, **options):
+        """A client of a process that runs `scripted_server.py`."""
         return self.launch([sys.executable, str(HERE / "scripted_server.py"), scenario], **options)
 
     def close(self):
@@ -45,13 +54,13 @@ def launcher(tmp_path):
 
 @pytest.fixture
 def start(launcher):
-    """Starts `scripted_server.py` with a scenario."""
-    return launcher.scripted
+    """Starts a process of `scripted_server.py` with a scenario."""
+    return launcher.scripted_process
 
 
 @pytest.fixture
-def session(launcher):
-    """A session of `scripted_server.py`, checked at the end of the test; the document is open."""
+def session(launcher, capfd):
+    """A session of the server of `scripted_server.py`, checked at the end of the test; the document is open."""
     clients = []
 
     def begin(scenario, text="\n", *, env=None, **options):
@@ -61,6 +70,7 @@ def session(launcher):
     yield begin
     for client in clients:
         client.check()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -59,23 +60,34 @@ def open_echo(settings):
 
 
 class CountedDenoiser(ScriptedDenoiser):
-    mark = b"?"
+    """Appends the last character of its prefix to a file at each step."""
+
+    def __init__(self, fill, path, **script):
+        super().__init__(fill, **script)
+        self._path = Path(path)
+        self._mark = b"?"
 
     def prefill(self, slot, prompt_ids, *most):
         prefix = self._parts(prompt_ids)[0]
-        type(self).mark = prefix[-1:].encode() or b"?"
+        self._mark = prefix[-1:].encode() or b"?"
         return super().prefill(slot, prompt_ids, *most)
 
     def predict(self, *args):
-        with Path(os.environ["DG_TEST_STEPS"]).open("ab") as steps:
-            steps.write(self.mark)
+        with self._path.open("ab") as steps:
+            steps.write(self._mark)
         return super().predict(*args)
 
 
 class HeldDenoiser(ScriptedDenoiser):
+    """Begins no step while a file exists."""
+
+    def __init__(self, fill, path):
+        super().__init__(fill)
+        self._path = Path(path)
+
     def predict(self, *args):
         end = time.monotonic() + LONGEST_HOLD
-        while Path(os.environ["DG_TEST_HOLD"]).exists() and time.monotonic() < end:
+        while self._path.exists() and time.monotonic() < end:
             time.sleep(0.01)
         return super().predict(*args)
 
@@ -101,9 +113,10 @@ def failing(error):
     return denoiser
 
 
-def open_engine(settings: Settings) -> Engine:
-    scenario = sys.argv[1]
-    if gate := os.environ.get("DG_TEST_GATE"):
+def open_engine(settings: Settings, scenario: str = "", environment: Mapping[str, str] = os.environ) -> Engine:
+    """The engine of a scenario, by default that of the command line."""
+    scenario = scenario or sys.argv[1]
+    if gate := environment.get("DG_TEST_GATE"):
         Path(gate).read_bytes()
     if scenario == "missing" or Path(settings.model.name).name == "nowhere":
         raise ModelError("no model named 'nowhere'; try dg-mini")
@@ -115,20 +128,21 @@ def open_engine(settings: Settings) -> Engine:
         denoiser = ScriptedDenoiser("revised", spec=replace(MASK_SPEC, name="reviser"))
         return LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
     denoisers = {
-        "fill": lambda: ScriptedDenoiser(os.environ.get("DG_TEST_FILL", "return total")),
+        "fill": lambda: ScriptedDenoiser(environment.get("DG_TEST_FILL", "return total")),
+        "file": lambda: ScriptedDenoiser(lambda *_: Path(environment["DG_TEST_FILL"]).read_text()),
         "count": lambda: ScriptedDenoiser(lambda prefix, _: f"total({prefix.count('+')})"),
         "three": lambda: ScriptedDenoiser(("first", "second", "third")),
-        "slow": lambda: CountedDenoiser(slow_fill, step_seconds=0.1, tokens_per_step=1),
-        "lines": lambda: HeldDenoiser(known_line),
-        "edits": lambda: chatty("```python\n" + os.environ["DG_TEST_FILL"]),
+        "slow": lambda: CountedDenoiser(slow_fill, environment["DG_TEST_STEPS"], step_seconds=0.1, tokens_per_step=1),
+        "lines": lambda: HeldDenoiser(known_line, environment["DG_TEST_HOLD"]),
+        "edits": lambda: chatty("```python\n" + environment["DG_TEST_FILL"]),
         "backend-error": lambda: failing(BackendError("the graph failed; lower gpu_layers")),
         "bug": lambda: failing(ValueError(SECRET)),
     }
     denoiser = denoisers[scenario]()
-    if languages := os.environ.get("DG_TEST_LANGUAGES"):
+    if languages := environment.get("DG_TEST_LANGUAGES"):
         denoiser.spec = replace(denoiser.spec, languages=tuple(languages.split(",")))
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-    engine.follows_instructions |= "DG_TEST_FOLLOWS" in os.environ
+    engine.follows_instructions |= "DG_TEST_FOLLOWS" in environment
     return engine
 
 

@@ -18,8 +18,8 @@ CAPTURED = Path(__file__).parent / "capabilities"
         pytest.param("visual_studio_code_v1.139.1", "utf-16", id="VS Code 1.139"),
     ],
 )
-def test_editors_get_inline_completion(start, editor, encoding):
-    client = start("fill")
+def test_editors_get_inline_completion(launcher, editor, encoding):
+    client = launcher.scripted("fill")
     result = client.handshake(json.loads((CAPTURED / f"{editor}.json").read_text())["capabilities"])
     ours = result["capabilities"]
     assert (ours["inlineCompletionProvider"], ours["positionEncoding"]) == ({}, encoding)
