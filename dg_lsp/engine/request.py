@@ -336,6 +336,12 @@ class RewriteRequest(DocumentRequest[RewriteResult]):
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
         return engine.rewrite(self, deadline=deadline)
 
+    def unfinished(self) -> RewriteResult:
+        """The result at the deadline of a rewrite that the model never started on."""
+        verdict = Rejection(Reason.UNFINISHED)
+        gaps = tuple(Replacement(gap.start, gap.end, verdict) for gap in self.gaps)
+        return RewriteResult(self.start, self.end, verdict, "", 0, NO_TIME, gaps=gaps)
+
     def data_with(self, result: RewriteResult) -> bytes:
         """The buffer with a result, as a file."""
         return (self.snapshot.text[: result.start] + result.text + self.snapshot.text[result.end :]).encode()

@@ -209,8 +209,7 @@ class Scheduler:
                 _settle(job.future, cached)
                 return job.future
         self._replace(job.is_replacing, job)
-        if not isinstance(request, RewriteRequest):
-            self._settle_at_deadline(job)
+        self._settle_at_deadline(job)
         return job.future
 
     def warm_up(self, request: FillRequest, settings: CompletionSettings | None = None) -> None:
@@ -416,11 +415,14 @@ class Scheduler:
     def _settle_at_deadline(self, job: Job) -> None:
         """Ends the job as unfinished after its deadline, whatever the model thread does, unless a pass is done.
 
-        After a pass the thread itself returns what is settled.
+        After a pass, and of a rewrite that it has begun, the thread itself returns what is settled.
         """
 
         def settle() -> None:
-            if job is not self._active or not job.num_passes:
+            if isinstance(job.request, RewriteRequest):
+                if job.steps is None:
+                    _settle(job.future, job.request.unfinished())
+            elif job is not self._active or not job.num_passes:
                 _settle(job.future, FillResult.unfinished())
 
         timer = threading.Timer(max(0.0, job.deadline - time.monotonic()) + DEADLINE_GRACE, settle)

@@ -5,6 +5,7 @@ import os
 from contextlib import suppress
 
 import pytest
+from language_client import span
 
 SECRET = "never-in-a-log"
 
@@ -56,6 +57,14 @@ def test_requests_wait_for_the_model_and_can_be_cancelled_meanwhile(session, gat
     assert client.answers(early) == []
     gate.open()
     assert len(client.items(early)) == 1
+
+
+def test_a_rewrite_that_waits_for_the_model_ends_at_its_deadline(session, gate):
+    client = session("fill", "a = ...\n", env=gate.env, rewrite={"deadline_ms": 100})
+    for name, gap in (("dg-lsp.rewrite", ""), ("dg-lsp.fillGaps", "line 1: ")):
+        reason = client.result(client.command(name, range=span(0, 0, 7)))["reason"]
+        assert reason.startswith("nothing was changed: ") and gap in reason and "time" in reason
+    gate.open()
 
 
 @pytest.mark.parametrize("name", ["dg-mini", "nowhere"], ids=["loads", "is missing"])
