@@ -4,7 +4,7 @@ Every command answers `{"applied": bool, "reason": str | null}`. If nothing was 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,6 @@ MAX_FIXES, MAX_TITLE = 3, 60
 TEST_SECONDS = 60.0
 """A run of a test that takes longer is killed."""
 ResultT = TypeVar("ResultT")
-Work = Callable[[Callable[[str], None]], Awaitable[ResultT]]
 
 _CHANGED = "the document changed meanwhile, so nothing was changed"
 _CANCELLED = "cancelled"
@@ -83,7 +82,7 @@ async def _answer(ls: Server, work: Callable[[Server, Any], Awaitable[None]], ar
 async def _rewrite(ls: Server, argument: Any) -> None:
     document, request = _request(ls, argument)
     title = _shortened(request.instruction) or "Rewriting"
-    await _apply_rewrite(ls, document, request, title, lambda _: ls.rewrite(request))
+    await _apply_rewrite(ls, document, request, title, ls.rewrite(request))
 
 
 async def _fix_test(ls: Server, argument: Any) -> None:
@@ -95,38 +94,30 @@ async def _fix_test(ls: Server, argument: Any) -> None:
         raise Refusal("no test is run, because the editor does not trust this folder")
     folder, path, unsaved = _unsaved_files(ls, document)
 
-    async def fixed(report: Callable[[str], None]) -> RewriteResult:
+    async def fixed() -> RewriteResult:
         stop = Event()
         try:
             sandbox = await asyncio.to_thread(Sandbox, option=FIX_TEST)
             test = Verification(command, folder, path, unsaved, sandbox, TEST_SECONDS, stop.is_set)
-            return await _first_passing(ls, request, test, report)
+            return await _first_passing(ls, request, test)
         finally:
             stop.set()  # the thread of a cancelled test ends too
 
-    await _apply_rewrite(ls, document, request, "Fixing the test", fixed)
+    await _apply_rewrite(ls, document, request, "Fixing the test", fixed())
 
 
-async def _first_passing(
-    ls: Server, request: RewriteRequest, test: Verification, report: Callable[[str], None]
-) -> RewriteResult:
+async def _first_passing(ls: Server, request: RewriteRequest, test: Verification) -> RewriteResult:
     """The most confident rewrite with which the test passes, or a rejected one; shows the user what was tried."""
-    loop = asyncio.get_running_loop()
-    tried: list[str] = []
-
-    def show(message: object) -> None:  # on the thread of the test
-        tried.append(str(message))
-        loop.call_soon_threadsafe(report, str(message))
-
-    failure = await asyncio.to_thread(test.failure, show)
+    tried: list[object] = []
+    failure = await asyncio.to_thread(test.failure, tried.append)
     snippets = replace(request.snippets, chunks=(*failure.chunks, *request.snippets.chunks))
     result = await ls.rewrite(replace(request, snippets=snippets, num_candidates=NUM_CANDIDATES))
     if result.reason is not None:
         return result
     options = (result, *result.alternatives)
-    passing, _ = await asyncio.to_thread(test.first_passing, options, request.data_with, show)
+    passing, _ = await asyncio.to_thread(test.first_passing, options, request.data_with, tried.append)
     # not logged: the output of a test may quote code
-    ls.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"dg-lsp: {'; '.join(tried)}"))
+    ls.window_show_message(types.ShowMessageParams(types.MessageType.Info, f"dg-lsp: {'; '.join(map(str, tried))}"))
     return passing or result.rejected(Reason.FAILS_TEST)
 
 
@@ -167,7 +158,7 @@ def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
 
 
 async def _apply_rewrite(
-    ls: Server, document: Document, request: RewriteRequest, title: str, work: Work[RewriteResult]
+    ls: Server, document: Document, request: RewriteRequest, title: str, work: Coroutine[Any, Any, RewriteResult]
 ) -> None:
     _show_instruction_note(ls, request)
     result = await _with_progress(ls, document, title, work)
@@ -189,7 +180,7 @@ async def _fill_gaps(ls: Server, argument: Any) -> None:
     snippets = ls.snippets(snapshot, gaps[0].start)
     request = RewriteRequest(snapshot, start, end, deadline_ms=deadline_ms, snippets=snippets, gaps=gaps)
     _show_instruction_note(ls, request)
-    result = await _with_progress(ls, document, "Filling the gaps", lambda _: ls.rewrite(request))
+    result = await _with_progress(ls, document, "Filling the gaps", ls.rewrite(request))
     missing = [
         f"line {ls.documents.range(document, gap.start - first, gap.start - first).start.line + 1}: "
         f"the fill {gap.reason.problem}"
@@ -220,7 +211,7 @@ async def _complete_block(ls: Server, argument: Any) -> None:
         priority=Priority.INVOKED,
         endpoint=COMPLETE_BLOCK,
     )
-    result = await _with_progress(ls, document, "Completing the block", lambda _: ls.fill(request))
+    result = await _with_progress(ls, document, "Completing the block", ls.fill(request))
     if result is None:
         raise Refusal("nothing was changed: the model failed, see the log")
     if not result.candidates:
@@ -276,16 +267,15 @@ def _span(ls: Server, argument: Any, *, of_rewrites: bool = False) -> tuple[Docu
     return document, *ls.documents.offsets(document.lines, where)
 
 
-async def _with_progress(ls: Server, document: Document, title: str, work: Work[ResultT]) -> ResultT:
+async def _with_progress(ls: Server, document: Document, title: str, work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """The result; shows progress with a cancel button if the client supports it. Raises `Refusal`, also for errors.
 
-    The argument of `work` reports messages. An older command in the document is cancelled. Raises `CancelledError` if
-    the client cancels the request.
+    An older command in the document is cancelled. Raises `CancelledError` if the client cancels the request.
     """
     progress = ls.work_done_progress
     token = str(uuid4())
     ls.cancel_stale(document.uri)
-    job: asyncio.Future[ResultT] = asyncio.ensure_future(work(partial(_report_progress, ls, token)))
+    job = asyncio.ensure_future(work)
     ls.commands[document.uri] = job
     _create_progress(ls, token, title, job)
     try:
@@ -323,11 +313,6 @@ def _create_progress(ls: Server, token: str, title: str, job: asyncio.Future[Any
     if window is not None and window.work_done_progress:
         params = types.WorkDoneProgressCreateParams(token)
         ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
-
-
-def _report_progress(ls: Server, token: str, message: str) -> None:
-    if token in ls.work_done_progress.tokens:  # the client shows it
-        ls.work_done_progress.report(token, types.WorkDoneProgressReport(message=message))
 
 
 def _is_unchanged(ls: Server, document: Document) -> bool:
