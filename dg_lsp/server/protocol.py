@@ -117,11 +117,8 @@ class Protocol(LanguageServerProtocol):
         if "method" not in data:
             self._receive_response(data)
             return
-        if "id" in data and (not is_id(data["id"]) or self._is_sent(data["id"])):
-            # pygls keeps the requests of both sides by id; the answer to a request without an id of its own has none
-            self._reject(
-                {}, exceptions.JsonRpcInvalidRequest("an id is a number or a string that the server does not use")
-            )
+        if "id" in data and not is_id(data["id"]):
+            self._reject({}, exceptions.JsonRpcInvalidRequest("an id is a number or a string"))
             return
         try:
             self._check_method(data["method"], is_request="id" in data)
@@ -155,7 +152,9 @@ class Protocol(LanguageServerProtocol):
     def _receive_response(self, data: dict[str, Any]) -> None:
         """Ends a request of ours, with an error if the response is malformed. Other responses are logged."""
         msg_id: Any = data.get("id")
-        future = self._request_futures.get(msg_id) if is_id(msg_id) and self._is_sent(msg_id) else None
+        # pygls keeps the requests of both sides by id, and types for those to the client only
+        is_sent = is_id(msg_id) and msg_id in self._result_types
+        future = self._request_futures.get(msg_id) if is_sent else None
         if future is None or future.done():
             # what is no response either gets an answer without an id
             is_response = "id" in data or "result" in data or "error" in data
@@ -171,14 +170,6 @@ class Protocol(LanguageServerProtocol):
         except exceptions.JsonRpcException as error:
             self._reject(data, error)
             future.set_exception(error)
-
-    def _is_sent(self, msg_id: str | int) -> bool:
-        """Whether it is the id of a request to the client that it has not answered."""
-        return msg_id in self._result_types
-
-    def _handle_cancel_notification(self, msg_id: str | int) -> None:
-        if not self._is_sent(msg_id):
-            super()._handle_cancel_notification(msg_id)
 
     def _check_method(self, method: object, *, is_request: bool) -> None:
         """Raises `JsonRpcException` for a method that cannot be called, or not now."""
@@ -296,7 +287,7 @@ def _shape(kind: Any) -> Any:
     return Enum if isinstance(kind, type) and issubclass(kind, Enum) else kind
 
 
-def is_integer(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     """Whether a value of JSON is a whole number; 3.0 is one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
 
@@ -306,7 +297,7 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
     object: lambda value: isinstance(value, Mapping) or value == [],
     Enum: lambda value: not isinstance(value, bool),
     bool: lambda value: isinstance(value, bool),
-    int: is_integer,
+    int: _is_integer,
     float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     str: lambda value: isinstance(value, str),
     type(None): lambda value: value is None,
