@@ -11,8 +11,7 @@ from dg_lsp.context.exclusion import Cause
 from dg_lsp.server.acceptance import accept_command
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.documents import Document
-from dg_lsp.server.next_edit import HAS_CHANGED
-from dg_lsp.server.protocol import is_integer, structured
+from dg_lsp.server.protocol import structured
 from dg_lsp.server.session import Server
 from dg_lsp.server.status import Explanation
 
@@ -26,14 +25,7 @@ def accepted(ls: Server, name: Any = None) -> None:
 
 def did_show(ls: Server, params: Any) -> None:
     """The client displayed an item."""
-    ls.acceptance.record_shown(_item_name(params))
-    ls.settle()
-
-
-def did_show_edit(ls: Server, params: Any) -> None:
-    """The client displayed an edit."""
-    did_show(ls, params)
-    ls.next_edits.record_shown(_item_name(params))
+    _record_shown(ls, _item_name(params))
 
 
 def did_dismiss_edit(ls: Server, params: Any) -> None:
@@ -85,9 +77,7 @@ async def inline_edit(ls: Server, params: Any) -> dict[str, Any]:
     """
     answer = await next_edit(ls, params)
     for edit in answer["edits"][:1]:
-        name = edit["command"].arguments[0]
-        ls.acceptance.record_shown(name)
-        ls.next_edits.record_shown(name)
+        _record_shown(ls, edit["command"].arguments[0])
     return {**answer, "edits": answer["edits"][:1]}
 
 
@@ -96,9 +86,6 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
     document, offset = _place(ls, params)
     if document is None:
         return {"edits": [], "reason": "the document is not open"}
-    version = _field(params, "textDocument", "version")
-    if is_integer(version) and version < document.version:
-        return {"edits": [], "reason": HAS_CHANGED}
     is_requested = _field(params, "context", "triggerKind") == types.InlineCompletionTriggerKind.Invoked
     proposals, reason = await ls.next_edits.propose(
         document, ls.settings.next_edit, offset=offset, is_requested=is_requested
@@ -121,7 +108,7 @@ async def next_edit(ls: Server, params: Any) -> dict[str, Any]:
 
 HANDLERS: Mapping[str, Callable[..., Any]] = {
     "textDocument/didShowCompletion": did_show,
-    "textDocument/didShowInlineEdit": did_show_edit,
+    "textDocument/didShowInlineEdit": did_show,
     "textDocument/didPartiallyAcceptCompletion": did_accept_part,
     "textDocument/didFocus": did_focus,
     "textDocument/copilotInlineEdit": inline_edit,
@@ -133,6 +120,12 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("checkStatus", "signIn", "signInInitiate", "signInConfirm", "signOut"), sign_in),
 }
 """Messages of Copilot's server, and our own requests."""
+
+
+def _record_shown(ls: Server, name: str) -> None:
+    ls.acceptance.record_shown(name)
+    ls.next_edits.record_shown(name)
+    ls.settle()
 
 
 def _item_name(params: Any) -> str:
