@@ -8,11 +8,9 @@ import asyncio
 import hmac
 import itertools
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import h11
 from starlette.datastructures import Headers
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -31,8 +29,7 @@ READ_BYTES = 32_768
 """Bytes that are read from a connection at a time; parsing more of them would delay other clients."""
 WRITE_SECONDS = 30.0
 """Time after which a connection is closed whose client does not read its response."""
-_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::\d*)?")
-"""A name or address, an IPv6 address in brackets, and a port."""
+_PORT = re.compile(r":\d*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +74,13 @@ class AccessRules:
 
 
 def host_name(host: str) -> str:
-    """`Host` in lower case, without its port and the brackets of an IPv6 address; empty if it is not valid."""
-    match = _HOST.fullmatch(host)
-    if match is None:
-        return ""
-    address, name = match.groups()
-    return (name.removesuffix(".") if address is None else address).lower()
+    """`Host` in lower case, without its port, the brackets of an IPv6 address and a dot at the end."""
+    return _PORT.sub("", host).strip("[].").lower()
 
 
 def allowed_hosts(address: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names of loopback, the address that the server binds, and the names that the user allows."""
-    bound = host_name(address) if address.count(":") < 2 else address.lower()
-    return (*LOOPBACK, bound, *(name.lower() for name in names))
+    return (*LOOPBACK, address.lower(), *(name.lower() for name in names))
 
 
 _numbers = itertools.count(1)
@@ -102,43 +94,42 @@ class Connection(H11Protocol):
     number = 0  # no two connections of a process have the same; a port may be used again
     has_key = False
     """A request on this connection had a key."""
+    _timer: asyncio.TimerHandle | None = None
+    """Closes the connection: while a head is awaited, and while the client does not read."""
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Closes the oldest of the connections that wait if too many are open; that may be this one."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # while a head is awaited, and while the client does not read
         self.since, self.number = self.loop.time(), next(_numbers)
         self.app_state = {"connection": self}
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > MAX_CONNECTIONS:
             waiting = [client for client in self.connections if isinstance(client, Connection) and client.is_waiting]
             oldest = min(waiting, key=lambda client: (client.has_key, client.since))
-            if oldest is self:
-                self._send_error(503, "too many connections are open; try again later")
-                return
             oldest.transport.abort()
             self.connections.discard(oldest)  # others may be made before it is lost
-        self._start_timer("head", HEAD_SECONDS)
+        self._wait_at_most(HEAD_SECONDS)
 
     @override
     def data_received(self, data: bytes) -> None:
-        if "head" not in self._timers and not self._has_request:
-            self._start_timer("head", HEAD_SECONDS)
+        had_request = self._has_request
+        if not had_request and self._timer is None:
+            self._wait_at_most(HEAD_SECONDS)
         super().data_received(data)
-        if self._has_request:
-            self._stop_timer("head")
+        if not had_request and self._has_request:
+            self._wait_at_most(None)
 
     @override
     def pause_writing(self) -> None:
         super().pause_writing()
         self.since = self.loop.time()
-        self._start_timer("writing", WRITE_SECONDS)
+        self._wait_at_most(WRITE_SECONDS)
 
     @override
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_timer("writing")
+        self._wait_at_most(None)
 
     @override
     def on_response_complete(self) -> None:
@@ -147,38 +138,20 @@ class Connection(H11Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer("head")
-        self._stop_timer("writing")
+        self._wait_at_most(None)
         super().connection_lost(exc)
-
-    @override
-    def send_400_response(self, msg: str) -> None:
-        """Answers bytes that are not HTTP with an error in JSON. uvicorn calls it while it handles the error of h11."""
-        self._send_error(getattr(sys.exception(), "error_status_hint", 400), msg)
-
-    def _send_error(self, status: int, message: str) -> None:
-        """Sends an error in JSON, unless an answer is on its way, and closes."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            response = ApiError(status, message).response
-            headers = [*response.raw_headers, (b"connection", b"close")]
-            head = h11.Response(status_code=status, headers=headers)
-            for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     @property
     def is_waiting(self) -> bool:
         """Whether the server waits for the client: for a request, or to read the response."""
-        return "writing" in self._timers or not self._has_request
+        return self._timer is not None or not self._has_request
 
     @property
     def _has_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _start_timer(self, name: str, seconds: float) -> None:
-        """Closes the connection after this time."""
-        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
-
-    def _stop_timer(self, name: str) -> None:
-        if timer := self._timers.pop(name, None):
-            timer.cancel()
+    def _wait_at_most(self, seconds: float | None) -> None:
+        """Closes the connection after this time, unless it is called again before; None waits without a limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)

@@ -3,7 +3,7 @@
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -120,25 +120,25 @@ def _draft(frame: Frame) -> str:
 class Answer(ABC):
     """The answer to one request in the shape of an API, whole or as events."""
 
-    def __init__(self, body: GenerationBody, *, is_text: bool = False, min_indent: int = 0) -> None:
-        """`is_text`: the result is a text as the model wrote it, not a fill.
+    min_indent = 0
+    """A line after the first with fewer leading blanks ends a completion."""
 
-        A line after the first with fewer leading blanks than `min_indent` ends a completion.
-        """
+    def __init__(self, body: GenerationBody, *, is_text: bool = False, shown: Callable[[str], str] = str) -> None:
+        """`is_text`: the result is a text as the model wrote it, not a fill. `shown` changes what the client gets."""
         self.body = body
         self._is_text = is_text
-        self._min_indent = min_indent
+        self._shown = shown
 
     def completions(self, result: FillResult) -> Sequence[Completion]:
         """One completion per candidate up to a stop of the request, best first; an empty one without a candidate."""
-        shown = []
+        completions = []
         for candidate in result.candidates or (Candidate("", 0.0, is_cut=result.ending.is_cut),):
-            text = _cut_at_dedent(candidate.text, self._min_indent)
+            text = _cut_at_dedent(candidate.text, self.min_indent)
             is_cut = result.ending.is_cut if self._is_text else candidate.is_cut and text == candidate.text
             offsets = [(offset, stop) for stop in self.body.stop if stop and (offset := text.find(stop)) >= 0]
             offset, stop = min(offsets, default=(len(text), ""))
-            shown.append(Completion(text[:offset], stop, is_cut=is_cut))
-        return shown
+            completions.append(Completion(self._shown(text[:offset]), stop, is_cut=is_cut))
+        return completions
 
     @abstractmethod
     def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
@@ -189,8 +189,10 @@ class Answer(ABC):
 class OpenAiAnswer(Answer):
     """OpenAI's chat, or its legacy completion, which has the text also as the message that Mistral's clients read."""
 
-    def __init__(self, model: str, body: ChatBody | CompletionBody, *, is_text: bool = False) -> None:
-        super().__init__(body, is_text=is_text)
+    def __init__(
+        self, model: str, body: ChatBody | CompletionBody, *, is_text: bool = False, shown: Callable[[str], str] = str
+    ) -> None:
+        super().__init__(body, is_text=is_text, shown=shown)
         self._is_chat = isinstance(body, ChatBody)
         prefix = "chatcmpl" if self._is_chat else "cmpl"
         self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
@@ -233,7 +235,8 @@ class NativeAnswer(Answer):
     """llama.cpp's completion of a gap or of a text."""
 
     def __init__(self, body: NativeBody, *, is_text: bool = False) -> None:
-        super().__init__(body, is_text=is_text, min_indent=0 if is_text else body.n_indent)
+        super().__init__(body, is_text=is_text)
+        self.min_indent = 0 if is_text else body.n_indent
         self._names = body.response_fields
         self._is_array = not is_text and body.num_candidates > 1
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
-from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import TRIGGER_HEADER
 from dg_lsp.canvas.chat import Role, Turn
@@ -21,7 +20,7 @@ from dg_lsp.context.window import Snippet, SnippetSource
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.request import CHAT_DEADLINE_MS, CHAT_MAX_TOKENS, ChatRequest, FillRequest, FillResult, Priority
 from dg_lsp.engine.scheduler import ready_engine
-from dg_lsp.http.responses import Answer, Completion, Json, NativeAnswer, OpenAiAnswer, Stream
+from dg_lsp.http.responses import Answer, Json, NativeAnswer, OpenAiAnswer, Stream
 from dg_lsp.http.schemas import ActionBody, ApiError, ChatBody, CompletionBody, GenerationBody, NativeBody
 from dg_lsp.http.service import RequestService, Service, allowed_snippets, language_header
 from dg_lsp.postprocess.text_edits import all_applied, shared_ends
@@ -125,33 +124,25 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
 async def edit(body: ChatBody, service: RequestService, http: Request) -> Response:
     """Rewrites the region of Mercury's template: by the last edits, by a model of next edits, or by a fill."""
     gap, before, after = parse_edit_prompt(body.messages[-1].text)
-    if edited := await _edited_region(service, http, body, gap, before, after):
-        return edited
-    request = _fill_request(service, http, gap, body, body.max_tokens or -1, 1)
-    whole_regions = body.model_copy(update={"diffusing": False})
-    answer = _RegionAnswer(service.engine.spec.name, whole_regions, before, after)
-    return _respond(service, http, replace(request, priority=Priority.REWRITE), answer)
+    name = service.engine.spec.name
+    body = body.model_copy(update={"diffusing": False})  # clients expect whole regions
+    edited = await _edited_region(service, http, body, gap, before, after)
+    if edited is None:
+        request = replace(_fill_request(service, http, gap, body, body.max_tokens or -1, 1), priority=Priority.REWRITE)
+        answer = OpenAiAnswer(name, body, shown=lambda text: _fenced(before + text + after) if text else _NO_EDIT)
+        return _respond(service, http, request, answer)
+    result = replace(FillResult.unfinished(), candidates=(Candidate(edited, 0.0),), rejections=())
 
+    async def stream() -> Stream:
+        yield result
 
-class _RegionAnswer(OpenAiAnswer):
-    """Mercury's region with a fill at its cursor, or the mark of no edit."""
-
-    def __init__(self, model: str, body: ChatBody, before: str, after: str) -> None:
-        super().__init__(model, body)
-        self._before = before
-        self._after = after
-
-    @override
-    def completions(self, result: FillResult) -> list[Completion]:
-        [completion] = super().completions(result)
-        region = f"```\n{self._before}{completion.text}{self._after}\n```"
-        return [replace(completion, text=region if completion.text else _NO_EDIT)]
+    return OpenAiAnswer(name, body.model_copy(update={"stop": []}), is_text=True).response(stream())
 
 
 async def _edited_region(
     service: Service, http: Request, body: ChatBody, gap: RequestedGap, before: str, after: str
-) -> Response | None:
-    """The region after next edits, or `None` where a model proposes none; without a source the fill is answered."""
+) -> str | None:
+    """The region after next edits, or `None` in words where a model proposes none; None without such a model."""
     text = gap.prefix + gap.suffix
     region = range(len(gap.prefix) - len(before), len(gap.prefix) + len(after))
     snapshot = service.snapshot(text, gap.language or PLAIN_TEXT, gap.path, gap.client)
@@ -159,18 +150,14 @@ async def _edited_region(
     request = NextEditRequest(snapshot, LineIndex.of(text), edits, len(gap.prefix))
     request = replace(request, deadline_ms=body.deadline_ms or request.deadline_ms)
     proposals = await service.next_edits(request, region, http)
-    if not proposals and service.models.edit_source is None:
-        return None
+    if not proposals:
+        return None if service.models.edit_source is None else _NO_EDIT
     edited = all_applied(proposals, text)
-    end = region.stop + len(edited) - len(text)
-    content = f"```\n{edited[region.start : end]}\n```" if proposals else _NO_EDIT
-    result = replace(FillResult.unfinished(), candidates=(Candidate(content, 0.0),), rejections=())
+    return _fenced(edited[region.start : region.stop + len(edited) - len(text)])
 
-    async def stream() -> Stream:
-        yield result
 
-    whole_regions = body.model_copy(update={"diffusing": False, "stop": []})
-    return OpenAiAnswer(service.engine.spec.name, whole_regions, is_text=True).response(stream())
+def _fenced(region: str) -> str:
+    return f"```\n{region}\n```"
 
 
 def _respond(service: Service, http: Request, request: FillRequest | ChatRequest, answer: Answer) -> Response:
@@ -326,7 +313,7 @@ async def props(service: RequestService) -> Json:
     """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
     return {
         "default_generation_settings": {"n_ctx": service.context_size},
-        "total_slots": service.settings.model.num_slots,
+        "total_slots": len(service.engine.busy_slots),
         "model_alias": service.engine.spec.name,
         "is_sleeping": service.models.completion.is_asleep,
     }

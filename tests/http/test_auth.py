@@ -15,7 +15,7 @@ PAGE = "https://notebook.example"
     [
         *((host, 200) for host in ("localhost", "127.0.0.1:8012", "[::1]:8012", "LOCALHOST", "localhost.")),
         *((host, 403) for host in ("evil.example:8012", "localhost.evil.example", "", "[::2]", "[", ":")),
-        *((host, 403) for host in ("[::1].evil.example", "[::1]evil", "[[::1]]", "localhost:80.evil.example", "[::1")),
+        *((host, 403) for host in ("[::1].evil.example", "[::1]evil", "localhost:80.evil.example", "::1")),
     ],
 )
 def test_only_names_of_loopback_are_allowed_hosts(module_client, host, status):

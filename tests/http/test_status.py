@@ -51,5 +51,5 @@ def test_reports_are_about_the_model_of_completions_and_the_list_has_both(pair):
     assert pair.get("/v1/health").tree == {"status": "ok"}
     props = pair.get("/props").tree
     assert (props["model_alias"], props["default_generation_settings"]["n_ctx"]) == ("small", 300)
-    assert (props["total_slots"], props["is_sleeping"]) == (4, False)
+    assert (props["total_slots"], props["is_sleeping"]) == (2, False)
     assert [slot["n_ctx"] for slot in pair.get("/slots").tree] == [300, 300]
