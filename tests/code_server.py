@@ -54,10 +54,11 @@ NOWHERE = dict.fromkeys(("serviceUrl", "itemUrl", "resourceUrlTemplate"), "http:
 class CodeServer:
     """VS Code's server on a free port."""
 
-    def __init__(self, folder, *, settings=None, trusts_all=True, without=()):
+    def __init__(self, folder, *, settings=None, trusts_all=True, without=(), like=None):
         """`settings` are the user's; without `trusts_all` a folder is in Restricted Mode.
 
-        The programs `without` are not on the PATH. Extensions whose folders lie in `folder`/extensions are installed.
+        The programs `without` are not on the PATH. Extensions whose folders lie in `folder`/extensions are installed,
+        or those of the server `like`.
         """
         if not (ENTRY.exists() and VSIX.exists()):
             pytest.skip("no VS Code: run make editors")
@@ -86,11 +87,13 @@ class CodeServer:
             "EXTENSIONS_GALLERY": json.dumps(NOWHERE),
         }
         self._argv = [str(TOOLS / "bin/node"), str(ENTRY), "--user-data-dir", str(user)]
-        self._argv += ["--extensions-dir", str(folder / "extensions"), "--config", str(folder / "config.yaml")]
+        self._extensions = like._extensions if like else folder / "extensions"
+        self._argv += ["--extensions-dir", str(self._extensions), "--config", str(folder / "config.yaml")]
         with (folder / "code-server.log").open("wb") as log:
             self._log = log.name
-            install = [*self._argv, "--install-extension", str(VSIX)]
-            subprocess.run(install, env=self._env, stdout=log, stderr=log, timeout=SECONDS, check=True)
+            if like is None:
+                install = [*self._argv, "--install-extension", str(VSIX)]
+                subprocess.run(install, env=self._env, stdout=log, stderr=log, timeout=SECONDS, check=True)
             self._port = free_port()
             options = ["--auth", "none", "--bind-addr", f"127.0.0.1:{self._port}", "--disable-telemetry"]
             options += ["--disable-update-check", "--disable-getting-started-override"]
@@ -300,8 +303,11 @@ class Window:
         self._choose(title.split(": ")[-1])
 
     def quick_open(self, name):
-        """Opens a file of the folder."""
-        self.search(name, "p", 80, ctrl=True)
+        """Opens a file of the folder. A list that is opened before VS Code has found the files stays empty."""
+        row = "document.querySelector('.quick-input-list .monaco-list-row.focused')"
+        is_listed = f"{row}?.textContent.includes({json.dumps(name)})"
+        search = lambda: self.press("Escape", 27) or self.search(name, "p", 80, ctrl=True)  # noqa: E731
+        self._repeat_until(is_listed, f"{name} is not listed", search)
         self._choose(name)
 
     def search(self, text, key, code, **held):
@@ -314,9 +320,19 @@ class Window:
         self.until_text(".quick-input-list .monaco-list-row.focused", text)
         self.press("Enter", 13, text="\r")
 
-    def open_another(self, text):
+    @property
+    def settings_file(self):
+        """The settings of the folder."""
+        return self.file.parent / ".vscode/settings.json"
+
+    def change_settings(self, **changes):
+        """Changes settings of the folder; VS Code reads them again some time."""
+        settings = json.loads(self.settings_file.read_text())
+        self.settings_file.write_text(json.dumps({**settings, **changes}))
+
+    def open_another(self, text, name=None):
         """Opens another file of the folder, which has this text and no history."""
-        self.file = self.others.pop()
+        self.file = self.others.pop() if name is None else self.file.with_name(name)
         self.file.write_text(text)
         self.quick_open(self.file.name)
         self.until_tab(self.file.name)

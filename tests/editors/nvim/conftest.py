@@ -1,6 +1,7 @@
 """Neovims of a session, with a server whose model completes a few lines."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,16 @@ def launch(tmp_path_factory):
         editor.close()
 
 
+@pytest.fixture(scope="session")
+def shared_of(launch):
+    """`shared_of("0.12")` -> the editor of this kind that tests share."""
+    return cache(launch)
+
+
 @pytest.fixture(scope="session", params=EDITORS)
-def shared(request, launch):
+def shared(request, shared_of):
     """One editor of each kind for all tests."""
-    return launch(request.param)
+    return shared_of(request.param)
 
 
 @pytest.fixture

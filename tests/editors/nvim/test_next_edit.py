@@ -20,6 +20,12 @@ return { lines, hints }
 """
 
 
+@pytest.fixture(params=["0.12", "0.10"])
+def shared(request, shared_of):
+    """Neovim before 0.11 has other functions for messages and positions; the code is the same otherwise."""
+    return shared_of(request.param)
+
+
 @pytest.fixture
 def edited(editor):
     """An editor in which the first call has got an argument, in normal mode."""

@@ -9,6 +9,12 @@ SOURCE = "def f(a):\n    total = a + 1\n    return total\n"
 REWRITTEN = SOURCE.replace("a + 1", "2 * a")
 
 
+@pytest.fixture(params=["0.12", "0.10"])
+def shared(request, shared_of):
+    """Neovim before 0.11 has other functions for messages and positions; the code is the same otherwise."""
+    return shared_of(request.param)
+
+
 def done(editor):
     [outcome] = editor.wait(lambda: editor.lua("return outcomes"), "a command is done")
     return outcome

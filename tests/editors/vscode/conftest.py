@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 from chromium import start_browser
@@ -36,12 +37,15 @@ def open_window(code_server, browser, tmp_path):
 
 @pytest.fixture(scope="module")
 def open_shared_window(code_server, browser, tmp_path_factory):
-    """A window for all tests of a module, none of which opens another one."""
+    """A window for all tests of a module, none of which opens another one; its model reads `fill_file`."""
     folder = tmp_path_factory.mktemp("shared") / "project"
+    fill_file = folder.with_name("fill")
 
-    def opened_with_others(*args, **options):
-        window = opened(code_server, browser, folder, *args, **options)
-        for other in window.others:  # all at once: VS Code keeps its list of files
+    def opened_with_others(*args, fill, **options):
+        fill_file.write_text(fill)
+        window = opened(code_server, browser, folder, *args, fill=fill_file, **options)
+        window.fill_file = fill_file
+        for other in (*window.others, folder / "store.ts"):  # all at once: VS Code keeps its list of files
             other.touch()
         return window
 
@@ -94,7 +98,8 @@ def program(fill, daemon=None):
         scripted = ROOT / "tests/e2e/scripted_daemon.py"
         return {"DG_LSP_DAEMON_DIR": daemon}, f'{sys.executable} {scripted} {fill} "$@" --daemon start'
     scripted = ROOT / "tests/e2e/scripted_server.py"
-    return {"DG_TEST_FILL": fill, "DG_TEST_FOLLOWS": "1"}, f"{sys.executable} {scripted} fill"
+    scenario = "file" if isinstance(fill, Path) else "fill"
+    return {"DG_TEST_FILL": fill, "DG_TEST_FOLLOWS": "1"}, f"{sys.executable} {scripted} {scenario}"
 
 
 def write_program(path, env, command):

@@ -1,5 +1,7 @@
 """The last edits are repeated in the real VS Code: Tab jumps to an edit and makes it, Escape dismisses it."""
 
+import re
+
 import pytest
 from code_server import until
 
@@ -156,3 +158,21 @@ def test_the_edits_of_all_places_are_previewed_made_and_undone_as_one_step(windo
     window.until_saved(ALL)
     window.press("z", 90, ctrl=True)
     window.until_saved(FIRST)
+
+
+def test_with_a_manual_trigger_completions_come_only_on_request_and_stay_while_typed(shared):
+    text = "def f(a):\n    total = a\n"
+    shared.fill_file.write_text("total += 1\n    return total")
+    shared.open_another(text)
+    shared.to_end()
+    shared.type("    ")
+    shared.until_saved(text + "    ")
+    assert shared.ghost == ""
+    shared.press("\\", 220, alt=True)
+    assert "total += 1" in shared.until_ghost()
+    shared.type("t")
+    shared.type("o")
+    until(lambda: re.search(r"(?<!o)tal \+= 1$", shared.until_ghost()), lambda: shared.ghost)
+    shared.press("End", 35, alt=True)
+    shared.press("Escape", 27)
+    shared.until_saved(text + "    total += 1\n")
