@@ -6,11 +6,12 @@ and time. The child imports nothing but Jinja.
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 THINKING = "enable_thinking"
@@ -21,6 +22,8 @@ MAX_TEXT = 1 << 22
 """Characters that a template may write."""
 MAX_SECONDS = 5
 _MAX_BYTES = 1 << 29  # memory of the child
+_GENERATION = re.compile(r"\{%(-?)\s*(?:end)?generation\s*(-?)%\}")
+"""Marks around the assistant's text, which transformers uses for training. Comments take their place."""
 _NUM_CACHED = 8
 """Rendered conversations in the cache: all fills have the same question. Few, because they may be long."""
 
@@ -116,7 +119,8 @@ def render_here(template: ChatTemplate, messages: Messages, is_thinking: bool = 
         "add_generation_prompt": True,
         THINKING: is_thinking,
     }
-    for piece in _environment().from_string(template.source).generate(values):
+    source = _GENERATION.sub(r"{#\1 \2#}", template.source)
+    for piece in _environment().from_string(source).generate(values):
         pieces.append(piece)
         length += len(piece)
         if length > MAX_TEXT:
@@ -126,39 +130,14 @@ def render_here(template: ChatTemplate, messages: Messages, is_thinking: bool = 
 
 def _environment() -> Any:
     """What transformers gives a chat template (`utils/chat_template_utils.py`)."""
-    from jinja2 import Environment, nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks the assistant's text for training; here only its body counts."""
-
-        def __init__(self, environment: Environment) -> None:
-            super().__init__(environment)
-            self.tags = {"generation"}
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def refuse(message: object) -> NoReturn:
         raise TemplateRefusedError(str(message))
 
-    def to_json(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # without the escapes for HTML of Jinja's own filter
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)  # Jinja's own filter escapes for HTML
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
