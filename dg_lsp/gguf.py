@@ -236,55 +236,47 @@ class _Cursor:
     def broken(self, problem: str) -> ModelError:
         return ModelError(f"{self.path} {problem}: download or export it again")
 
-    def check(self, end: int) -> None:
-        if end > len(self.view):
-            raise self.broken("is damaged (its header)" if len(self.view) == _MAX_HEADER else "is cut short")
+    def move(self, size: int) -> int:
+        """Moves behind the next bytes, and returns where they start."""
+        start = self.at
+        self.at += size
+        if self.at > len(self.view):
+            raise self.broken("is cut short or damaged")
+        return start
 
     def number(self, letter: str) -> int:
-        size = struct.calcsize(f"<{letter}")
-        self.check(self.at + size)
-        (value,) = struct.unpack_from(f"<{letter}", self.view, self.at)
-        self.at += size
-        return int(value)
+        start = self.move(struct.calcsize(f"<{letter}"))
+        return int(struct.unpack_from(f"<{letter}", self.view, start)[0])
 
     def string(self) -> bytes:
-        start = self.at + 8
-        self.skip(STRING, 1)
+        start = self.move(self.number("Q"))
         return self.view[start : self.at]
 
     def value(self) -> Value:
         kind = self.number("I")
         start = self.at
-        if kind == ARRAY:
-            element = self.number("I")
-            length = self.number("Q")
-            self.skip(element, length)
-        else:
-            self.skip(kind, 1)
+        is_array = kind == ARRAY
+        self.skip(self.number("I") if is_array else kind, self.number("Q") if is_array else 1)
         return Value(kind, self.view[start : self.at])
 
     def skip(self, kind: int, count: int) -> None:
         if kind in SCALARS:
-            self.at += struct.calcsize(f"<{SCALARS[kind]}") * count
-            self.check(self.at)
-            return
-        if kind != STRING:
-            raise self.broken("is damaged (a value of an unknown type)")
-        self.check(self.at + 8 * count)
-        for _ in range(count):
-            size = self.number("Q")
-            self.check(self.at + size)
-            self.at += size
+            self.move(struct.calcsize(f"<{SCALARS[kind]}") * count)
+        elif kind != STRING or 8 * count > len(self.view) - self.at:  # a string has at least its length
+            raise self.broken("is cut short or damaged")
+        else:
+            for _ in range(count):
+                self.move(self.number("Q"))
 
 
 def _parse(source: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     version = cursor.number("I")
     if version not in _READ_VERSIONS:
-        problem = "of the other byte order" if version >> 16 else f"of version {version}"
-        raise ModelUnsupportedError(f"{cursor.path} is a GGUF {problem}, which dg-lsp cannot read: use another file")
+        problem = f"{cursor.path} is a GGUF of version {version} or of the other byte order"
+        raise ModelUnsupportedError(f"{problem}, which dg-lsp cannot read: use another file")
     num_tensors, num_values = cursor.number("Q"), cursor.number("Q")
     if max(num_tensors, num_values) > _MAX_ENTRIES:
-        raise cursor.broken("is damaged (its header)")
+        raise cursor.broken("is cut short or damaged")
     values = {}
     for _ in range(num_values):
         key = cursor.string().decode("utf-8", "replace")
@@ -296,7 +288,7 @@ def _parse(source: Path, cursor: _Cursor, size: int) -> GGUFHeader:
     start = -(-cursor.at // alignment) * alignment
     tensors = {name: StoredTensor(name, shape, kind, source, start + offset) for name, shape, kind, offset in entries}
     if any(tensor.start + tensor.size > size for tensor in tensors.values()):
-        raise cursor.broken("is cut short")
+        raise cursor.broken("is cut short or damaged")
     return GGUFHeader(cursor.path, values, tensors)
 
 
@@ -309,16 +301,16 @@ def _alignment(values: Mapping[str, Value]) -> int:
 def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
     name = cursor.string().decode("utf-8", "replace")
     num_dimensions = cursor.number("I")
-    if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
-        raise cursor.broken(f"is damaged (tensor {name} has {num_dimensions} dimensions)")
-    shape = tuple(reversed([cursor.number("Q") for _ in range(num_dimensions)]))
+    shape = tuple(reversed([cursor.number("Q") for _ in range(min(num_dimensions, _MAX_DIMENSIONS))]))
     number = cursor.number("I")
+    if not 1 <= num_dimensions <= _MAX_DIMENSIONS or 0 in shape:
+        raise cursor.broken(f"is damaged (tensor {name} has {num_dimensions} dimensions, {shape})")
     kind = TENSOR_TYPES.get(number)
     if kind is None:
         raise ModelUnsupportedError(
             f"{cursor.path}: tensor {name} has number format {number}, which dg-lsp does not support: use another file"
         )
-    if 0 in shape or shape[-1] % kind.block_weights:
+    if shape[-1] % kind.block_weights:
         raise cursor.broken(f"is damaged (tensor {name} has the shape {shape} as {kind.name})")
     return name, shape, kind, cursor.number("Q")
 

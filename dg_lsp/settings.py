@@ -177,16 +177,15 @@ class ModelSettings:
         return attrs.evolve(options, prompt_attention=self.prompt_attention)
 
 
-def _one_model(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
-    if value in ("auto", "auto-diffusion"):
-        raise ValueError(f"must name one model: {value} selects models for completions")
-
-
 @attrs.frozen
 class RewriteSettings:
     """Rewrites of a selection."""
 
-    model: str = field(default="", validator=_one_model)
+    model: str = field(
+        default="",
+        validator=validators.matches_re(r"(?!auto(-diffusion)?$).*"),
+        metadata={"allowed": "the name or the path of one model, because auto selects models for completions"},
+    )
     """Model of rewrites and chats, loaded beside that of completions; empty: the same one."""
     deadline_ms: float = field(default=60_000.0, validator=[validators.gt(0), validators.le(MAX_MS)])
     """Milliseconds after which a rewrite is cancelled."""
@@ -203,11 +202,6 @@ def _json_object(_instance: object, _attribute: "attrs.Attribute[str]", value: s
         is_object = False
     if not is_object:
         raise ValueError("must be a JSON object, or empty")
-
-
-def _variable(_instance: object, _attribute: "attrs.Attribute[str]", value: str) -> None:
-    if not re.fullmatch(r"\w*", value, re.ASCII):  # the value may be the key itself: the message does not have it
-        raise ValueError("must be the name of an environment variable")
 
 
 @attrs.frozen
@@ -232,7 +226,11 @@ class RemoteSettings:
     """Approximate number of tokens of the file that are sent."""
     extra: str = field(default="", validator=_json_object)
     """A JSON object whose fields are added to every request."""
-    key_source: str = field(default="DG_LSP_REMOTE_KEY", validator=_variable)
+    key_source: str = field(
+        default="DG_LSP_REMOTE_KEY",
+        validator=validators.matches_re(r"\w*", re.ASCII),
+        metadata={"allowed": "the name of an environment variable"},
+    )
     """Environment variable with the API key."""
     ca_file: str = ""
     """PEM file with certificates to trust instead of the system's."""

@@ -32,7 +32,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import RewriteRequest, RewriteResult
-from dg_lsp.postprocess.validate import Validity, python_validity
+from dg_lsp.postprocess.validate import compiles, parses
 from dg_lsp.settings import CompletionSettings, ModelSettings, Settings
 
 MAX_FILE = 60_000  # characters
@@ -69,7 +69,7 @@ def drawn_files(folders: Sequence[Path], draw: random.Random) -> Iterator[tuple[
     while True:
         path = draw.choice(paths)
         text = path.read_text(encoding="utf-8", errors="replace")
-        if text.isascii() and len(text) <= MAX_FILE and python_validity(text) is Validity.COMPILES:
+        if text.isascii() and len(text) <= MAX_FILE and compiles(text):
             yield path.as_uri(), text
 
 
@@ -153,7 +153,7 @@ def rewrite_row(engine: Engine, requests: Sequence[RewriteRequest], strength: fl
         result = drain(engine.rewrite(replace(request, strength=strength), deadline=math.inf))
         if result.reason:
             reasons[result.reason.value] += 1
-        elif python_validity(rewritten(request.snapshot.text, result)) is not Validity.COMPILES:
+        elif not compiles(rewritten(request.snapshot.text, result)):
             num_broken += 1
     refused = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
     num_shown = len(requests) - reasons.total()
@@ -169,14 +169,14 @@ def gap_row(engine: Engine, cases: Sequence[GapCase], decoder: DecoderName) -> s
         began = time.process_time()
         result = drain(engine.rewrite(replace(case.request, decoder=decoder), deadline=math.inf))
         seconds += time.process_time() - began
-        parses = python_validity(rewritten(text, result)) > Validity.INVALID
+        is_parsed = parses(rewritten(text, result))
         counts["passes"] += result.steps
         counts["gaps"] += len(result.gaps)
         counts["filled"] += sum(gap.reason is None for gap in result.gaps)
         pairs = zip(result.gaps, case.cut, strict=True)
         counts["right"] += sum(gap.text.split() == cut.split() for gap, cut in pairs)
-        counts["parsed"] += parses
-        counts["broken"] += not parses and python_validity(text) > Validity.INVALID
+        counts["parsed"] += is_parsed
+        counts["broken"] += not is_parsed and parses(text)
     return (
         f"| {WAYS[decoder]} | {counts['passes'] / len(cases):.1f} | {1e3 * seconds / len(cases):.0f} ms "
         f"| {counts['filled']} of {counts['gaps']} | {counts['right']} | {counts['parsed']} of {len(cases)} "

@@ -1,11 +1,11 @@
 """An immutable document: snapshot, lines, text style and cursor. Offsets are code points."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -201,6 +201,11 @@ def depth_of(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
+def first_line(lines: Iterable[str]) -> str:
+    """The first line that is not blank, or empty."""
+    return next((line for line in lines if line.strip()), "")
+
+
 def line_start(text: str, offset: int) -> int:
     """Offset of the start of the line that contains `offset`."""
     return max(text.rfind(mark, 0, offset) for mark in "\n\r") + 1
@@ -268,7 +273,12 @@ class Cursor:
     @property
     def line_above(self) -> str:
         """The nearest line above that is not blank, or empty."""
-        return next((line for line in reversed(self.above) if line.strip()), "")
+        return first_line(reversed(self.above))
+
+    @property
+    def line_below(self) -> str:
+        """The nearest line below that is not blank, or empty."""
+        return first_line(self.below)
 
 
 def allowed_lines(cursor: Cursor) -> int | None:
@@ -293,7 +303,7 @@ def is_word(char: str) -> bool:
     return char.isalnum() or char == "_"
 
 
-_URI = re.compile(r"(?P<scheme>[^:/?#]*):?//(?P<host>[^/?#]*)(?P<path>[^?#]*)")
+_URI = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/?#]*))?([^?#]*)", re.ASCII)
 
 
 def path_of(uri: str) -> str:
@@ -302,10 +312,6 @@ def path_of(uri: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str, str]:
-    """Scheme, host and path of a URI, also of one whose host is invalid."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        match = _URI.match(uri)
-        return (match["scheme"].lower(), match["host"], match["path"]) if match is not None else ("", "", uri)
-    return parts.scheme, parts.netloc, parts.path
+    """Scheme, host and path of a URI; `urllib.parse` refuses some hosts."""
+    scheme, host, path = _URI.match(uri.strip()).groups(default="")  # type: ignore[union-attr] # it matches any text
+    return scheme.lower(), host, path

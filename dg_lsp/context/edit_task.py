@@ -75,7 +75,6 @@ def _has_mark(line: str, mark: str, language: Language) -> bool:
 
 
 def _is_empty_block(cursor: Cursor, language: Language) -> bool:
-    above = next((line for line in reversed(cursor.above) if line.strip()), "")
-    below = next((line for line in cursor.below if line.strip()), "")
     openers = (*_BRACKETS, language.indents) if language.indents else _BRACKETS
-    return above.rstrip().endswith(openers) and len(indentation_of(below)) <= len(indentation_of(above))
+    is_opened = cursor.line_above.rstrip().endswith(openers)
+    return is_opened and len(indentation_of(cursor.line_below)) <= len(indentation_of(cursor.line_above))

@@ -24,8 +24,8 @@ from dg_lsp.context.document import Cursor, Snapshot, path_of, split_uri
 from dg_lsp.gitignore import MAX_FOLDERS, Pattern, Rule, anywhere, compiled, folded, is_excluded, path_bytes
 from dg_lsp.settings import PrivacySettings
 
-_MAX_PATH, _MAX_NAME = 1 << 16, 255
-"""Characters of a path, some of them encoded, and of a name in it: no system allows more."""
+_MAX_NAME = 255
+"""Characters of a name in a path: no system allows more."""
 MAX_LOCAL_PATH = 4096
 """Longest path of a file on Linux and macOS, and of nearly all on Windows."""
 _BEFORE = re.compile(r"^(\.?#|~\$|\.~lock\.|copy (\(\d{1,9}\) )?of )*(.*[%!](?=.))?")
@@ -270,11 +270,11 @@ def _is_repository(path: Path) -> bool:
 
 
 def is_secret(path: str) -> bool:
-    """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
-    if len(path) > _MAX_PATH:  # no file has such a path, and matching would take long
-        return True
-    # long ones are not cached: they would take much memory
-    return (_is_secret if len(path) <= MAX_LOCAL_PATH else _is_secret.__wrapped__)(path)
+    """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling.
+
+    True for a path that no file has, because matching it would take long.
+    """
+    return len(path) > MAX_LOCAL_PATH or _is_secret(path)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -30,7 +30,7 @@ from dg_lsp.engine.next_edit import Proposal, from_newest_edit, next_edits, take
 from dg_lsp.engine.request import NO_TIME, ChatRequest, DocumentRequest, Priority, RewriteRequest, Timings
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 from dg_lsp.postprocess.brackets import balance
-from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_line_ends_of
+from dg_lsp.postprocess.text_edits import Change, is_repetitive, minimal_changes, to_text, with_unchanged_lines
 from dg_lsp.postprocess.validate import Reason, breakage
 
 if TYPE_CHECKING:
@@ -233,7 +233,10 @@ class _Judge:
             return (), Reason.NOT_TEXT
         if is_repetitive(region) and not is_repetitive(old):
             return (), Reason.REPEATS_ITSELF
-        new = with_line_ends_of(old, region, TextStyle.of(text, prompt.start).line_end)
+        styled = region.replace("\n", TextStyle.of(text, prompt.start).line_end)
+        new = with_unchanged_lines(styled, region, old, prompt.region)
+        if new == old:
+            return (), Reason.UNCHANGED
         if fault := self._fault(Change(prompt.start, prompt.end, new)):
             return (), fault
         return self.edits(new, probability, prompt.start, prompt.end)

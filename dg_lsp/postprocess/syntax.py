@@ -17,7 +17,7 @@ from typing import Self
 
 from tree_sitter import Node
 
-from dg_lsp.context.document import REACH, Snapshot, TextStyle, depth_of, indentation_of
+from dg_lsp.context.document import REACH, Snapshot, TextStyle, depth_of, first_line, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
 from dg_lsp.postprocess.brackets import (
@@ -154,7 +154,7 @@ class Excerpt:
                 header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
                 if at < len(before) and header.rstrip().endswith(OPENERS):
                     closers_by_depth.append((depth_of(header), CLOSER_OF[before[at]]))
-        below = next((line for line in self.following.split("\n") if line.strip()), "")
+        below = first_line(self.following.split("\n"))
         is_end = self.language.block_end is not None and self.language.block_end.match(below)
         least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
         closers_by_depth.sort(key=itemgetter(0), reverse=True)
@@ -494,7 +494,7 @@ class Surroundings:
         opener = self.language.indents
         if not opener or self.excerpt.line_rest.strip():
             return False
-        following = next((line for line in self.excerpt.with_fill(fill).below.split("\n") if line.strip()), "")
+        following = first_line(self.excerpt.with_fill(fill).below.split("\n"))
         if not following:
             return False
         unmatched = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)

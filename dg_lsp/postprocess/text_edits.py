@@ -13,11 +13,21 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, indentation_of, is_word, num_shared
+from dg_lsp.context.document import (
+    LINE_END,
+    TAB_WIDTH,
+    Cursor,
+    depth_of,
+    first_line,
+    indentation_of,
+    is_word,
+    num_shared,
+)
 from dg_lsp.context.languages import PLAIN, Language
 from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance, without_long_strings
 
-MIN_LOOP, MAX_LOOP = 3, 40  # characters of a piece whose repetitions count as a loop
+_LOOP = re.compile(r"(.{3,40}?)\1{4}")  # five copies of a piece
+_WORD_START = re.compile(r"(?<![\w%\\])[^\W\d_]")
 MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
 MIN_COPIED = 16  # the same for a line whose following lines differ: many methods end with `return False`
 _ARGUMENT_MARK = re.compile(r",|:(?!=)|\blambda\b")  # what may end an argument, and what decides whether it does
@@ -62,15 +72,7 @@ def cut_loops(text: str, language: Language = PLAIN) -> str:
 
 def is_repetitive(text: str) -> bool:
     """True if a piece of a line with a word, so no `%s, ` or `0x00, `, occurs five times in a row."""
-    lines = (line for line in text.split("\n") if len(line) >= 5 * MIN_LOOP)
-    pieces = (match[1] for line in lines for match in _loop(min(MAX_LOOP, len(line) // 5)).finditer(line))
-    return any(re.search(r"(?<![\w%\\])[^\W\d_]", piece) for piece in pieces)
-
-
-@lru_cache(None)
-def _loop(longest: int) -> re.Pattern[str]:
-    """Five copies of a piece of at most `longest` characters; the bound saves most of the search in short lines."""
-    return re.compile(rf"(.{{{MIN_LOOP},{longest}}}?)\1{{4}}")
+    return any(_WORD_START.search(loop[1]) for line in text.split("\n") for loop in _LOOP.finditer(line))
 
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:
@@ -127,7 +129,7 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     deepest = _deepest(cursor.line_above, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
-    follower = next((line for line in lower_lines if line.strip()), "")
+    follower = first_line(lower_lines)
     if _opens_block(first, language) and follower and depth_of(follower) <= width + extra:
         lower_lines = [" " * width + line if line else line for line in lower_lines]
     return "\n".join([first, *lower_lines])
@@ -188,8 +190,7 @@ def is_among_statements(cursor: Cursor, language: Language) -> bool:
     """Whether the line above or below a blank line is code of the same block, and no comment or string about it."""
     cursor = cursor.as_shown()
     width = depth_of(cursor.line_prefix)
-    neighbours = (next(filter(str.strip, lines), "") for lines in (reversed(cursor.above), cursor.below))
-    block = [line for line in neighbours if line and depth_of(line) >= width]
+    block = [line for line in (cursor.line_above, cursor.line_below) if line and depth_of(line) >= width]
     return not all(is_remark(line, language) or line.endswith(tuple(language.multiline)) for line in block)
 
 
@@ -202,8 +203,7 @@ def is_remark(statement: str, language: Language) -> bool:
 
 def deepen(text: str, old: str) -> str:
     """Indents `text` to the depth of `old`, the text that it replaces."""
-    deep, shallow = (next((line for line in part.split("\n") if line.strip()), "") for part in (old, text))
-    missing = max(0, depth_of(deep) - depth_of(shallow))
+    missing = max(0, depth_of(first_line(old.split("\n"))) - depth_of(first_line(text.split("\n"))))
     return "\n".join(" " * missing + line if line.strip() else line for line in text.split("\n"))
 
 
@@ -490,18 +490,6 @@ def shared_ends(old: str, new: str) -> tuple[int, int]:
 
 def _splits_line_end(text: str, at: int) -> bool:
     return text[at - 1 : at + 1] == "\r\n"
-
-
-def with_line_ends_of(old: str, new: str, line_end: str) -> str:
-    """`new`, which has LF line ends, in place of `old`: the ends of the old lines, and this one for added lines."""
-    old_lines, new_lines = _LINE.findall(old), _LINE.findall(new)
-    unified = [LINE_END.sub("\n", line) for line in old_lines]
-    pieces = list[str]()
-    for _, i, j, k, m in SequenceMatcher(None, unified, new_lines, autojunk=False).get_opcodes():
-        ends = [end[0] for line in old_lines[i:j] if (end := LINE_END.search(line))]
-        for number, line in enumerate(new_lines[k:m]):
-            pieces.append(line.replace("\n", ends[number] if number < len(ends) else line_end))
-    return "".join(pieces)
 
 
 def with_unchanged_lines(new: str, shaped: str, old: str, shown: str) -> str:
