@@ -145,13 +145,13 @@ $(RUNTIME): dg_lsp/models/gemma4.patch dg_lsp/models/gemma4_reduction.h $(DEV)
 	$(BIN)/dg-lsp models build-runtime $(if $(SDIST),--from '$(SDIST)')
 	@touch $@
 
-# The tests look at the benchmarks' report in a real browser; root on Debian, in a container or on CI, gets one without
-# being asked. Elsewhere these tests are skipped and say how to get one.
+# The tests open VS Code in a real browser; root on Debian, in a container or on CI, gets one without being asked.
+# Elsewhere these tests are skipped and say how to get one.
 $(BROWSER): $(CREATED)
 	@for name in chromium-headless-shell chromium chromium-browser google-chrome chrome; do \
 	  if command -v $$name >/dev/null; then touch $@; exit 0; fi; done; \
 	{ [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && command -v apt-get >/dev/null; } || { $(MISSING); exit 0; }; \
-	echo 'Installing chromium-headless-shell, 64 MB: the tests look at the report in it.'; \
+	echo 'Installing chromium-headless-shell, 64 MB: the tests open VS Code in it.'; \
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null && touch $@; } || \
 	  { echo 'No browser could be installed: the tests that need one are skipped.' >&2; $(MISSING); }
