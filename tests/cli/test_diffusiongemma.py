@@ -56,5 +56,6 @@ def test_an_unchanged_llama_cpp_is_refused_with_the_build_command(dg_lsp, positi
 def test_a_file_of_the_pull_requests_is_refused_with_the_convert_command(dg_lsp, position, tiny_repacked, tmp_path):
     raw = tiny.write_diffusion_gguf(tiny_repacked, tmp_path / "raw.gguf")
     message = dg_lsp("fill", position, "--model", raw).error(3)
-    assert f"{raw} has the architecture diffusion-gemma" in message
+    assert f"{raw} is not supported by this llama.cpp" in message
+    assert "'diffusion-gemma'" in message
     assert "dg-lsp models convert" in message
