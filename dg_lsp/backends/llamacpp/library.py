@@ -192,7 +192,7 @@ def load_error(path: Path, log: Iterable[str]) -> ModelError:
     lines = tuple(log)
     if unsupported := next(filter(_UNSUPPORTED.search, lines), None):
         problem = f"is not supported by this llama.cpp: {_one_line(unsupported)}"
-        advice = "convert it or its checkpoint with dg-lsp models convert, update llama-cpp-python, or use another model"
+        advice = f"convert it or its checkpoint with dg-lsp models convert, update {PACKAGE}, or use another model"
         return ModelUnsupportedError(f"{path} {problem}; {advice}")
     if any(map(_NO_MEMORY.search, lines)):
         return ModelMemoryError(f"{path} does not fit into memory; use a smaller model or set gpu_layers lower")
