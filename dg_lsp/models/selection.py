@@ -71,22 +71,19 @@ class Machine:
 
     @property
     def gpu(self) -> ComputeDevice | None:
-        """The GPU memory that holds the largest model.
+        """The memory that llama.cpp puts layers into: of all cards, else of a GPU that shares the machine's memory.
 
-        Layers are distributed over all GPUs of their own memory, so these count as one; a GPU that shares the
-        machine's memory has no more than the machine.
+        Layers are distributed over all cards, so these count as one; a shared memory is no larger than the machine's.
         """
-        own = [gpu for gpu in self.gpus if gpu.kind == "gpu" and gpu.free_memory > 0]
-        candidates = [
-            replace(gpu, free_memory=min(gpu.free_memory or self.free_memory, self.free_memory))
-            for gpu in self.gpus
-            if gpu.kind == "igpu"
-        ]
-        if own:
-            name = own[0].name if len(own) == 1 else f"{len(own)} GPUs ({own[0].name}, ...)"
-            slowest = min(own, key=lambda gpu: gpu.bandwidth)
-            candidates.append(replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in own)))
-        return max(candidates, key=lambda gpu: gpu.free_memory, default=None)
+        cards = [gpu for gpu in self.gpus if gpu.kind == "gpu"]
+        if cards:
+            name = cards[0].name if len(cards) == 1 else f"{len(cards)} GPUs ({cards[0].name}, ...)"
+            slowest = min(cards, key=lambda gpu: gpu.bandwidth)
+            return replace(slowest, name=name, free_memory=sum(gpu.free_memory for gpu in cards))
+        if not self.gpus:
+            return None
+        shared = self.gpus[0]
+        return replace(shared, free_memory=min(shared.free_memory or self.free_memory, self.free_memory))
 
     @property
     def devices(self) -> tuple[ComputeDevice, ...]:

@@ -58,7 +58,8 @@ def test_no_model_that_is_worse_on_the_same_cases_is_recommended_before_dg_base(
     ("gpus", "name", "memory"),
     [
         ((("A", "gpu", 10), ("B", "gpu", 20)), "2 GPUs (A, ...)", 30),
-        ((("M4", "igpu", 80), ("P4", "gpu", 30)), "M4", 50),
+        ((("Iris", "igpu", 80), ("P4", "gpu", 30)), "P4", 30),
+        ((("M4", "igpu", 80),), "M4", 50),
         ((("unknown size", "igpu", 0),), "unknown size", 50),
     ],
 )
