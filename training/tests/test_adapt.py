@@ -80,7 +80,7 @@ def causal_logits(model, ids):
     with closing(LlamaContext(model, budget, flash_attention=False)) as context:
         context.batch.put(token_ids(ids), np.arange(size, dtype=np.int32), np.zeros(size, np.int32), 1)
         context.decode(causal=True)
-        return context.logits(size).copy()
+        return context.logits(np.ones(size, np.bool_)).copy()
 
 
 def loaded(path):
