@@ -106,8 +106,8 @@ class LlamaModel:
         devices = (ctypes.c_void_p * (len(self.gpu_numbers) + 1))(*(gpu.native for gpu in self.used_gpus))
         params.devices = ctypes.addressof(devices)
         alias = CACHED_ALIAS.get(header.architecture) if settings.prompt_attention == "per_request" else None
-        is_mapped = self.size_bytes >= _MAPPED_BYTES and alias is None
-        self.mapped_bytes = self.weights.host if is_mapped else 0
+        is_mapped = self.size_bytes >= _MAPPED_BYTES
+        self.mapped_bytes = self.weights.host if is_mapped and alias is None else 0
         """Weights that the system may drop from memory, so that every step would read them from the disk."""
         if not is_mapped:
             params.load_mode = api.LLAMA_LOAD_MODE_NONE
@@ -350,27 +350,29 @@ CACHED_ALIAS = {"dream": "qwen2", "rnd1": "qwen3moe", "llada": "llama"}
 
 @contextlib.contextmanager
 def aliased_copy(header: GGUFHeader, architecture: str) -> Iterator[Path]:
-    """A temporary copy of a file as another architecture.
+    """A temporary copy of a file as another architecture. It has no name, so that a killed process leaves no copy.
 
     Raises:
-        ModelError: the model is split into several files, or the copy does not fit on the disk.
+        ModelError: the model is split into several files, the system is Windows, or the copy does not fit on the disk.
     """
     path = header.path
     old = header.architecture
     advice = "set its prompt_attention (model.sampler) to exact"
     if header.read("split.count", 1) not in (0, 1):
         raise ModelUnsupportedError(f"{path} is one of several parts; join them, or {advice}")
+    if os.name == "nt":
+        raise ModelUnsupportedError(f"{path} cannot be opened as another architecture on Windows; {advice}")
     values = {
         f"{architecture}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: value
         for key, value in header.values.items()
         if key != f"{old}.attention.causal"  # llama.cpp would apply it to the prompt as well
     }
     values["general.architecture"] = gguf.text(architecture)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        copy = Path(folder) / "copy.gguf"
+    with contextlib.ExitStack() as stack:
         try:
-            with copy.open("wb") as file:
-                write_gguf(file, values, [copied(tensor) for tensor in header.tensors.values()])
+            file = stack.enter_context(tempfile.TemporaryFile())
+            write_gguf(file, values, [copied(tensor) for tensor in header.tensors.values()])
+            file.seek(0)
         except OSError as error:
             raise ModelError(f"no room for a copy of {path}: {error.strerror or error}; {advice}") from error
-        yield copy
+        yield Path(f"/dev/fd/{file.fileno()}")

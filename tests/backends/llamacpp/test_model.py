@@ -123,7 +123,7 @@ def dream(tmp_path):
 
 
 def test_model_as_another_architecture_outlives_its_file(dream, folder, monkeypatch, open_masked):
-    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)  # the copy is never mapped
+    monkeypatch.setattr(model, "_MAPPED_BYTES", 0)
     denoiser = open_masked(dream, prompt_attention="per_request")
     loaded = denoiser._model
     assert loaded.has_cache
