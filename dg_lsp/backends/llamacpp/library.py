@@ -135,7 +135,12 @@ class Device:
     kind: str  # `cpu`, `gpu`, `igpu` (shares the machine's memory), `accelerator` (such as BLAS) or `other`
     memory_free: int  # bytes; 0 if the driver does not report it
     memory_total: int  # bytes; 0 if the driver does not report it
-    native: Any = field(default=None, compare=False, repr=False)
+    number: int = field(default=0, compare=False)  # among all devices
+
+    @property
+    def native(self) -> Any:
+        """ggml's handle."""
+        return ggml_functions(backend_dev_get=(ctypes.c_void_p, ctypes.c_size_t)).backend_dev_get(self.number)
 
 
 def devices() -> tuple[Device, ...]:
@@ -149,12 +154,13 @@ def devices() -> tuple[Device, ...]:
         backend_dev_memory=(None, handle, ctypes.POINTER(size), ctypes.POINTER(size)),
     )
     listed = []
-    for device in map(ggml.backend_dev_get, range(ggml.backend_dev_count())):
+    for number in range(ggml.backend_dev_count()):
+        device = ggml.backend_dev_get(number)
         free, total = size(), size()
         ggml.backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         name = (ggml.backend_dev_description(device) or b"").decode("utf-8", "replace").strip()
         kind = _KINDS.get(ggml.backend_dev_type(device), "other")
-        listed.append(Device(name, kind, free.value, total.value, device))
+        listed.append(Device(name, kind, free.value, total.value, number))
     return tuple(listed)
 
 

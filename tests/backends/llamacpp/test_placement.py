@@ -62,7 +62,8 @@ def test_cards_are_used_or_a_gpu_that_shares_the_machines_memory(monkeypatch, ki
 def test_llama_cpp_gets_the_gpus_in_their_order_or_none(monkeypatch):
     """Layers are split in proportion to the free memory, which is llama.cpp's default."""
     api = library().api
-    cards = tuple(replace(card, native=number) for number, card in enumerate((*PAIR, PAIR[0]), 7))
+    cards = tuple(replace(card, number=number) for number, card in enumerate((*PAIR, PAIR[0]), 7))
+    monkeypatch.setattr(Device, "native", property(lambda device: device.number))
     monkeypatch.setattr(model_module, "gpus", lambda: cards)
     monkeypatch.setattr(model_module, "has_gpu", lambda: True)
     handles = []

@@ -331,8 +331,9 @@ class DeviceFeedback:
             ids = np.arange(start, min(start + _BLOCK_TOKENS, vocab_size), dtype=np.int32)
             columns[:, ids] = table.rows(ids).T
         tensors = self._weights.tensors
-        for tensor, part in zip(tensors[:-1], (columns, *parts, first_row, canvas), strict=True):
-            self._weights.put(tensor, part)
+        contents: list[npt.NDArray[Any]] = [columns, *parts, first_row, canvas]
+        for tensor, content in zip(tensors[:-1], contents, strict=True):
+            self._weights.put(tensor, content)
         self.tensors = (ctypes.c_void_p * len(tensors))(*tensors)
         """`dg_device` of gemma4_reduction.h."""
 
