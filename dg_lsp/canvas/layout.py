@@ -264,8 +264,6 @@ class Layout:
 
     def in_prompt(self) -> "Layout":
         """The layout for causal decoding: the head becomes part of the prompt, and the tail is dropped."""
-        if not (len(self.head_ids) or len(self.tail_ids)):
-            return self
         prompt_ids = concat(self.prompt_ids, self.head_ids)
         return replace(self, prompt_ids=prompt_ids, head_ids=NOTHING, tail_ids=NOTHING)
 

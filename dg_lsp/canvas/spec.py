@@ -295,20 +295,16 @@ class ModelSpec:
         return self.has_final_canvas and not self.block_length
 
     @property
-    def longest_canvas(self) -> int:
-        """Tokens of the longest trained canvas; without canvases, of the cells that are reserved after a prompt."""
-        return max(self.canvas_lengths, default=CAUSAL_BLOCK)
-
-    @property
     def longest_block(self) -> int:
         """Tokens that must fit after the longest prompt."""
         # without a free canvas, a fill takes several canvases, or none
-        return self.longest_canvas if self.has_free_canvas else max(CAUSAL_BLOCK, self.longest_canvas)
+        lengths = self.canvas_lengths or (CAUSAL_BLOCK,)
+        return max(lengths if self.has_free_canvas else (CAUSAL_BLOCK, *lengths))
 
     def canvas_for(self, num_tokens: int) -> int:
         """The shortest canvas length that holds so many tokens, or the longest one."""
-        fitting = (length for length in self.canvas_lengths if length >= num_tokens)
-        return min(fitting, default=self.longest_canvas)
+        longest = max(self.canvas_lengths, default=CAUSAL_BLOCK)
+        return next((length for length in self.canvas_lengths if length >= num_tokens), longest)
 
     def gaps_within(self, room: int) -> tuple[int, ...]:
         """Gap lengths to try that fit into so many tokens, ascending; where none fits, all of the room, at least 1."""

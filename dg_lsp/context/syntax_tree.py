@@ -5,12 +5,10 @@ Every syntax tree of dg-lsp comes from `LimitedParser`.
 
 import math
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import islice
 
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser, Point, Tree
@@ -21,17 +19,9 @@ from dg_lsp.context.languages import grammar_of, language_of
 MAX_CHARS = 400_000  # longer texts are not parsed at every key
 MAX_SECONDS, SECONDS_PER_BYTE = 1.0, 5e-6
 """Processor time of all parses of a text and its variants. Real files took at most a third of it, most a tenth."""
-MAX_AT_ONCE = 7000
-"""Most bytes that a parse adds to the one before."""
-_STEP, _NUM_STEPS = 3000, 100
-"""Bytes that a parse of the beginning of a text grows by, and most such parses of one text."""
-_OPERATIONS, _USUAL_RATE, _MAX_EXCESS = 100, 1.5, 3000.0
-"""Operations of tree-sitter between two calls of its progress callback; per byte in usual code (0.4 to 0.9); and how
-many more the parser may do: broken files of 16 languages reach 2300, minified code and `%w(` in Rust pass it."""
-_MAX_TRIED = 4 * _STEP
-"""Longest text, in bytes, of which beginnings are tried because it takes many operations."""
-_TEXTS = ((b"/*", b"*/"), (b'"""', b'"""'), (b"'''", b"'''"), (b"`", b"`"))
-"""Ends of comments and strings that may contain many lines; in some languages they mean something else."""
+_OPERATIONS, _USUAL_RATE, _MAX_EXCESS = 100, 3.0, 3000.0
+"""Operations of tree-sitter between two calls of its progress callback; per byte in code (0.4 to 2.2, in minified code
+too); and how many more the parser may do: recovery from errors that takes quadratic time does 5 to 6 for each byte."""
 _SIZES = (1, 2, 3, *(2**power for power in range(2, 13)))
 """Bytes that the parser reads at a time: all that are left, or at least 4, so that no character is cut."""
 _FREE: list[dict[int, bytearray]] = []
@@ -46,21 +36,16 @@ class LimitedParser:
     """A parser for one text and its variants, which together take a limited time.
 
     tree-sitter's recovery from errors can take quadratic time: minutes for 40 kB of `a=>` in Java. Other threads wait
-    meanwhile, and the last part of it cannot be stopped. Therefore longer and longer beginnings of a text are parsed,
-    each with the tree of the last one, so that a text that would take too long shows it in time. No parse adds more
-    than `MAX_AT_ONCE` bytes that it cannot be stopped in.
+    meanwhile, and the longest parts of it cannot be stopped. Such a recovery does many operations for few bytes before
+    it takes long, and is stopped by their number.
     """
 
-    def __init__(self, grammar: Grammar, max_errors: int = sys.maxsize, seconds: float | None = None) -> None:
-        """A text whose beginning has more than `max_errors` errors takes too long; all have `seconds` together."""
-        self._grammar = grammar
+    def __init__(self, grammar: Grammar, seconds: float | None = None) -> None:
+        """The text and its variants have `seconds` together."""
         self._parser = Parser(grammar)
         self._seconds = MAX_SECONDS if seconds is None else seconds
-        self._max_errors = max_errors
         self._used = 0.0
         """Seconds so far."""
-        self._num_tried = _STEP
-        """Length of the longest text that was not too much, in bytes."""
         self._last: tuple[bytes, Tree] | None = None
         """The last text of `root`, and its tree."""
 
@@ -70,7 +55,7 @@ class LimitedParser:
         `Node.text` must not be read: its memory would never be freed.
         """
         data = text.encode("utf-8", "replace")
-        tree = self._limited(data)
+        tree = self._tree(data)
         self._last = None if tree is None else (data, tree)
         return None if tree is None else tree.root_node
 
@@ -89,75 +74,38 @@ class LimitedParser:
             if (token := _TOKEN.match(old, end)) and token.end() <= num_common:
                 return True
             tree = _edited(old, tree, data, num_common)
-        tree = self._limited(data, tree)
+        tree = self._tree(data, tree)
         return tree is not None and tree.root_node.has_error
 
-    def _limited(self, data: bytes, old: Tree | None = None) -> Tree | None:
-        """The tree of `data`, from an old tree that was edited; None where the time is over."""
-        began, tree = time.thread_time() - self._used, None
-        end = began + self._seconds + SECONDS_PER_BYTE * len(data)
-        try:
-            is_long = len(data) > 2 * _STEP
-            tree = self._tree_by_beginnings(data, end) if is_long else self._tree(data, len(data), end, old)
-            self._num_tried = max(self._num_tried, len(data))
-            self._used = time.thread_time() - began
-        except _TooLongError:
-            self._used = math.inf
-        return tree
-
-    def _tree_by_beginnings(self, data: bytes, end: float) -> Tree | None:
-        """Parses longer and longer beginnings. Raises as `_tree` does, also if the next one would probably do so."""
-        max_errors = self._max_errors if len(data) > self._num_tried + _STEP else sys.maxsize  # else it is a variant
-        size, place, tree, longest_step = 0, Point(0, 0), None, max(_STEP, len(data) // _NUM_STEPS)
-        while size < len(data):
-            step = min(max(_STEP, size // 10), longest_step, len(data) - size)
-            step = _end_outside_text(data, size, size + step) - size
-            began = time.thread_time()
-            added = data[size : size + step]
-            num_lines = added.count(b"\n")
-            column = step - 1 - added.rfind(b"\n") if num_lines else place.column + step
-            new_place = Point(place.row + num_lines, column)
-            if tree is not None:
-                tree.edit(size, size, size + step, place, place, new_place)
-            size, place = size + step, new_place
-            tree = self._tree(data, size, end, tree)
-            ended = time.thread_time()
-            if size == len(data):
-                break
-            too_many = islice(errors_in(tree.root_node), max_errors, None)
-            if (ended - began) * ((size + step) / size) ** 2 > end - ended or any(too_many):
-                raise _TooLongError
-        return tree
-
-    def _tree(self, data: bytes, size: int, end: float, old: Tree | None = None) -> Tree:
-        """The tree of the first `size` bytes. Raises `_TooLongError` at the processor time `end` of this thread."""
-
+    def _tree(self, data: bytes, old: Tree | None = None) -> Tree | None:
+        """The tree of `data`, from an old tree that was edited; None if it takes too many operations or seconds."""
         chunks = _free_chunks()
         is_parsed = False
+        num_operations = 0
         excess = 0.0
-        most = _MAX_EXCESS
         reached = 0
+        began = time.thread_time() - self._used
+        end = began + self._seconds + SECONDS_PER_BYTE * len(data)
 
         def read(at: int, _place: Point | None) -> bytes | bytearray:
-            left = size - at
+            left = len(data) - at
             if left <= 0 or is_parsed:  # by then another parse has the chunks
-                return data[at:size]
+                return data[at:]
             chunk = chunks[left if left < 4 else min(1 << (left.bit_length() - 1), _SIZES[-1])]
             chunk[:] = data[at : at + len(chunk)]
             return chunk
 
-        def is_over(at: int = 0, _has_error: bool = False) -> bool:
-            nonlocal excess, most, reached
-            if 0 < at < size <= _MAX_TRIED:
-                excess = max(0.0, excess + _OPERATIONS - _USUAL_RATE * max(0, at - reached))
-                reached = max(reached, at)
-                if excess > most:
-                    most *= 2  # a usual text is tried two or three times
-                    return self._is_slow(data, at, size, end)
-            return time.thread_time() > end
+        def is_over(at: int, _has_error: bool) -> bool:
+            nonlocal num_operations, excess, reached
+            num_operations += _OPERATIONS
+            if at > reached:  # those at the end of a text balance its tree
+                excess = max(0.0, excess + num_operations - _USUAL_RATE * (at - reached))
+                num_operations = 0
+                reached = at
+            return excess > _MAX_EXCESS or time.thread_time() > end
 
         tree = None
-        if not is_over():
+        if time.thread_time() < end:
             with suppress(ValueError):  # it is stopped
                 if old is None:
                     tree = self._parser.parse(read, progress_callback=is_over)
@@ -165,21 +113,8 @@ class LimitedParser:
                     tree = self._parser.parse(read, old, progress_callback=is_over)
         is_parsed = True
         _FREE.append(chunks)
-        if tree is None or is_over():
-            raise _TooLongError
+        self._used = math.inf if tree is None else time.thread_time() - began
         return tree
-
-    def _is_slow(self, data: bytes, length: int, size: int, end: float) -> bool:
-        """True if beginnings, from `length` bytes on, show that `size` bytes probably take longer than until `end`."""
-        while True:
-            began, following = time.thread_time(), min(2 * length, size)
-            Parser(self._grammar).parse(data[:length])
-            ended = time.thread_time()
-            if (ended - began) * (size / length) ** 2 <= end - ended:
-                return False
-            if (ended - began) * (following / length) ** 2 > end - ended:
-                return True
-            length = following
 
 
 class SyntaxCheck:
@@ -274,23 +209,6 @@ def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:
     tree = tree.copy()
     tree.edit(start, old_end, new_end, first, old_place, new_place)
     return tree
-
-
-def _end_outside_text(data: bytes, start: int, end: int) -> int:
-    """The end of a beginning that grows from `start` to about `end`: not inside of a comment or a long string.
-
-    What such a text contains is no code, and takes long where its end is missing.
-    """
-    for opener, closer in _TEXTS:
-        opening, closing = data.rfind(opener, start, end), data.rfind(closer, start, end)
-        if opening > closing or (opener == closer and data.count(opener, 0, end) % 2):
-            at = data.find(closer, end, start + MAX_AT_ONCE)
-            return at + len(closer) if at >= 0 else opening if opening > start else end
-    return end
-
-
-class _TooLongError(Exception):
-    """The limit of time was reached."""
 
 
 def errors_in(root: Node) -> Iterator[Node]:

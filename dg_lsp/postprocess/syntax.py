@@ -367,7 +367,7 @@ class Surroundings:
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
-        return cls(excerpt, LimitedParser(grammar, MAX_ERRORS, MAX_SECONDS))
+        return cls(excerpt, LimitedParser(grammar, MAX_SECONDS))
 
     @classmethod
     def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:

@@ -80,6 +80,7 @@ _LICENCE = re.compile(
     r"|permission is hereby granted|redistribution and use|under the terms of|without warrant|general public licen",
     re.IGNORECASE,
 )
+_REPEATED = re.compile(r"^(?=(.+(?:\n.+)?)\n\1$)", re.MULTILINE)  # before a line, or two, and the same again
 _SELF_ASSIGNMENT = re.compile(r"\s*([\w.]+)\s*=\s*\1\s*;?\s*(?:(?:#|//).*)?")
 _PHRASE = re.compile(r"\b([^\W\d_]+(?: (?!(?i:and|or)\b)[^\W\d_]+){3,8})\b.{0,20}?\b\1\b|\b([^\W\d_]+)(?: \2){2,}\b")
 """Words that occur twice, or one that occurs three times. Conditions repeat theirs before each `and`."""
@@ -377,14 +378,8 @@ def _leaves_block_hollow(fill: str, cursor: Cursor, language: Language) -> bool:
 
 def _repeats_lines(fill: str) -> bool:
     """True for a line that follows its equal, and for a pair of lines that does."""
-    lines = [line.strip() for line in fill.split("\n") if line.strip()]
-    for size in (1, 2):
-        for at in range(len(lines) - 2 * size + 1):
-            piece = lines[at : at + size]
-            num_chars = sum(map(str.isalnum, "".join(piece)))
-            if piece == lines[at + size : at + 2 * size] and num_chars >= MIN_REPEATED:
-                return True
-    return False
+    lines = "\n".join(line.strip() for line in fill.split("\n") if line.strip())
+    return any(sum(map(str.isalnum, pair[1])) >= MIN_REPEATED for pair in _REPEATED.finditer(lines))
 
 
 # CPython
