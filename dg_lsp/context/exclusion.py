@@ -51,8 +51,6 @@ _KEY_LINES = re.compile(  # of a key whose beginning is not part of the text
     r"(?:[ \t#*/\"']{0,80}[A-Za-z0-9+/]{1,76}={0,2}(?![^\s\"'\\]))?",
     re.MULTILINE,
 )
-_RUN, _RANDOM = re.compile(r"[\w+/=~-]{14,}"), re.compile(r"\d|[A-Za-z0-9+/]{20}")
-_NEAR = 60  # characters from the name of a token to its value, at most
 _TOKEN_PART = re.compile(r"[^\s\"'`]*")
 MASK = "***"
 """Stands for a private key or a token in a snippet."""
@@ -95,16 +93,12 @@ class Exclusion:
         """Replaces the workspace's folders, given as URIs; those of other schemes than `file` are skipped."""
         paths = (local_path(uri, self.flavour) for uri in folders)
         self.roots = tuple(path for path in paths if path is not None)
-        self._root_names: frozenset[str] | None = None
-        """Paths of the roots, also those that links lead to; computed at the first use, since each is looked up."""
+        names = (folder.as_posix() for root in self.roots for folder in (root, link_target(root)))
+        self._root_names = frozenset(map(folded, names))
+        """Paths of the roots, also those that links lead to."""
 
     def folders_around(self, path: Path) -> list[Path]:
         """The folders of the workspace that a path is in, the innermost first. A workspace may have thousands."""
-        if not self.roots:
-            return []
-        if self._root_names is None:
-            names = (folder.as_posix() for root in self.roots for folder in (root, link_target(root)))
-            self._root_names = frozenset(map(folded, names))
         return [folder for folder in path.parents if folded(folder.as_posix()) in self._root_names]
 
     def exclusion_reason(self, snapshot: Snapshot) -> ExclusionReason | None:
@@ -306,11 +300,8 @@ def mask_secrets(text: str) -> str:
     for pattern in (_PRIVATE_KEY, _KEY_LINES):
         text = pattern.sub(MASK, text)
     lower = text.lower()
-    runs = (run for run in _RUN.finditer(text) if _RANDOM.search(run[0]))
-    near = "\n".join(text[max(0, run.start() - _NEAR) : run.end()] for run in runs).lower()
     for rule in _secrets()["rules"]:
-        place = lower if "anywhere" in rule else near
-        if any(word in place for word in rule["keywords"]):
+        if any(word in lower for word in rule["keywords"]):
             text = _expression(rule["regex"]).sub(_masked, text)
     return text
 

@@ -1,18 +1,13 @@
 """Forms of tokens that are masked in the context of other files."""
 
-import random
 import re
-import string
 import time
-from re import _parser as parser
 
 import pytest
 
 from dg_lsp.context.exclusion import MASK, _secrets, mask_secrets
 
 RULES = {rule["id"]: rule for rule in _secrets()["rules"]}
-NO_TOKEN = {"gitleaks:aws-amazon-bedrock-api-key-short-lived"}
-"""Rules that match a constant, the beginning of a token."""
 
 
 @pytest.mark.parametrize(
@@ -62,56 +57,14 @@ def test_the_secret_of_an_assignment_or_an_address_is_masked(text, secret):
     assert MASK in masked
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.startswith("gitleaks:") and rule not in NO_TOKEN])
-def test_what_a_rule_describes_is_masked(rule):
-    regex, keyword, rng = RULES[rule]["regex"], RULES[rule]["keywords"][-1], random.Random(rule)
-    samples = ("".join(_sample(parser.parse(regex), rng)) for _ in range(20))
-    matches = [match for match in (re.search(regex, f' {keyword} "{text}" ') for text in samples) if match is not None]
-    assert matches
-    for match in matches:
-        secret = match[match.lastindex or 0]
-        if re.search(r"\d", secret):  # nearly all random ones have a digit
-            assert secret not in mask_secrets(match.string)
-
-
-def _sample(pattern, rng):
-    """Random text, in pieces, that an expression matches if its assertions hold."""
-    for kind, value in pattern:
-        match str(kind):
-            case "LITERAL":
-                yield chr(value)
-            case "ANY" | "NOT_LITERAL":
-                yield "."
-            case "IN":
-                regex = re.compile(f"[{'^' * (str(value[0][0]) == 'NEGATE')}{''.join(map(_member, value))}]")
-                yield rng.choice([char for char in string.printable if regex.fullmatch(char)])
-            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, inner = value
-                for _ in range(rng.randint(least, min(most, least + 2))):
-                    yield from _sample(inner, rng)
-            case "SUBPATTERN":
-                yield from _sample(value[-1], rng)
-            case "BRANCH":
-                yield from _sample(rng.choice(value[1]), rng)
-
-
-def _member(node):
-    kind, value = str(node[0]), node[1]
-    if kind == "CATEGORY":
-        return {"CATEGORY_WORD": r"\w", "CATEGORY_DIGIT": r"\d", "CATEGORY_SPACE": r"\s", "CATEGORY_NOT_SPACE": r"\S"}[
-            str(value)
-        ]
-    return "-".join(re.escape(chr(at)) for at in (value if kind == "RANGE" else [value] * (kind == "LITERAL")))
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_takes_linear_time(rule):
     regex, keyword = re.compile(RULES[rule]["regex"]), RULES[rule]["keywords"][0]
     beginnings = (keyword, f"{keyword} = '", f"{keyword.upper()}-", f"{keyword}a1.", f"{keyword} \t")
-    for fragment in (*beginnings, "a", "aB1-", "1"):
-        short, long = (fragment * (size // len(fragment)) + "!" for size in (25_000, 100_000))
-        # quadratic time would be 16 times as long; the summand is for times that are too short to compare
-        assert any(_seconds(regex, long) < 8 * _seconds(regex, short) + 0.05 for _ in range(3)), fragment
+    fragments = (*beginnings, "a", "aB1-", "1")
+    short, long = ("!\n".join(text * (size // len(text)) for text in fragments) for size in (5000, 20_000))
+    # quadratic time would be 16 times as long; the summand is for times that are too short to compare
+    assert any(_seconds(regex, long) < 8 * _seconds(regex, short) + 0.05 for _ in range(3))
 
 
 def _seconds(regex, text):
