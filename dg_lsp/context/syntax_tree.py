@@ -40,10 +40,10 @@ class LimitedParser:
     it takes long, and is stopped by their number.
     """
 
-    def __init__(self, grammar: Grammar, seconds: float | None = None) -> None:
+    def __init__(self, grammar: Grammar, seconds: float = MAX_SECONDS) -> None:
         """The text and its variants have `seconds` together."""
         self._parser = Parser(grammar)
-        self._seconds = MAX_SECONDS if seconds is None else seconds
+        self._seconds = seconds
         self._used = 0.0
         """Seconds so far."""
         self._last: tuple[bytes, Tree] | None = None

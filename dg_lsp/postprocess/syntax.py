@@ -358,24 +358,22 @@ class Surroundings:
     excerpt: Excerpt
     parser: LimitedParser
     errors_of: dict[str, list[Node]] = field(default_factory=dict)  # of the texts whose errors were counted
-    valid: dict[str, bool] = field(default_factory=dict)  # other texts, and whether they have no error
 
     @classmethod
-    def of(cls, before: str, after: str, language: Language) -> Self | None:
-        """None if nothing can be checked: without an installed grammar, or without a place where a parser can start."""
+    def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
+        """The surroundings of `[start, end)` in a buffer. Cells of a notebook are parsed one by one.
+
+        None if nothing can be checked: without an installed grammar, or without a place where a parser can start.
+        """
+        # twice the reach: tabs and line ends change lengths
+        before = style.to_model(snapshot.text[max(snapshot.num_before, start - 2 * REACH) : start])
+        after = style.to_model(snapshot.text[end : min(end + 2 * REACH, snapshot.end)])
+        language = language_of(snapshot.language)
         grammar = grammar_of(language.grammar)
         excerpt = Excerpt.of(before, after, language) if grammar is not None else None
         if grammar is None or excerpt is None:
             return None
         return cls(excerpt, LimitedParser(grammar, MAX_SECONDS))
-
-    @classmethod
-    def around(cls, snapshot: Snapshot, start: int, end: int, style: TextStyle) -> Self | None:
-        """The surroundings of `[start, end)` in a buffer. Cells of a notebook are parsed one by one."""
-        # twice the reach: tabs and line ends change lengths
-        before = style.to_model(snapshot.text[max(snapshot.num_before, start - 2 * REACH) : start])
-        after = style.to_model(snapshot.text[end : min(end + 2 * REACH, snapshot.end)])
-        return cls.of(before, after, language_of(snapshot.language))
 
     @property
     def language(self) -> Language:
@@ -591,9 +589,7 @@ class Surroundings:
 
     def _is_valid(self, text: str) -> bool:
         """True if `text` has no error; faster than `_errors`, which counts them."""
-        if text not in self.errors_of and text not in self.valid:
-            self.valid[text] = not self.parser.has_error(text)
-        return not self.errors_of[text] if text in self.errors_of else self.valid[text]
+        return not self.errors_of[text] if text in self.errors_of else not self.parser.has_error(text)
 
     def _errors(self, text: str) -> list[Node]:
         if text not in self.errors_of:

@@ -24,9 +24,7 @@ def sampler(table):
         pytest.param({"completion": {"debounce_ms": 2**53}}, "debounce_ms", id="longer than the system can wait"),
         pytest.param({"model": {"idle_seconds": math.inf}}, "idle_seconds", id="for ever"),
         pytest.param({"completion": {"decoder": "sideways"}}, "decoder must be one of auto, ", id="unknown value"),
-        pytest.param(
-            {"rewrite": {"model": "auto"}}, "rewrite.model must be the name or", id="selected by speed"
-        ),
+        pytest.param({"rewrite": {"model": "auto"}}, "rewrite.model must be the name or", id="selected by speed"),
         pytest.param({f"key{number}": 1 for number in range(50_000)}, "; 49992 more", id="many unknown keys"),
         pytest.param({"a\n\x1b]0;x\x07": 1}, r"unknown setting a\\n\\x1b", id="control characters"),
         pytest.param({"completion": {"deadline_ms": 10**400}}, "deadline_ms must be <= ", id="hundreds of digits"),
