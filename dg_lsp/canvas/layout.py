@@ -5,6 +5,7 @@ text that is cut at the cursor may therefore end in tokens that are rare there. 
 and the answer begins with the text that the prompt lacks.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,7 @@ class Tokenizer(Protocol):
 
 MAX_UNIT = 64
 """Characters of a unit that are looked at: a line of one letter, megabytes long, must cost nothing."""
+_UNIT = re.compile(r"(?:\s+| ?[^\W_]+| ?(?:[^\w\s]|_)+)\Z")  # an underscore is punctuation, as in GPT-2's expression
 
 
 def unit_start(text: str) -> int:
@@ -121,20 +123,9 @@ def unit_start(text: str) -> int:
     One space before a word or punctuation belongs to it. At most `MAX_UNIT` characters from the end, and at most the
     length of the text.
     """
-    lowest, start = max(0, len(text) - MAX_UNIT), len(text)
-    kind = _kind(text[-1]) if text else 0
-    while start > lowest and _kind(text[start - 1]) == kind:
-        start -= 1
-    is_after_space = kind != _SPACE and start > lowest and text[start - 1] == " "
-    return start - is_after_space
-
-
-_SPACE, _WORD, _OTHER = range(3)
-
-
-def _kind(character: str) -> int:
-    """White space, letters and digits, or the rest; an underscore is punctuation, as in GPT-2's expression."""
-    return _SPACE if character.isspace() else _WORD if character.isalnum() else _OTHER
+    end = text[-MAX_UNIT:]
+    unit = _UNIT.search(end)
+    return len(text) - len(end) + unit.start() if unit else len(text)
 
 
 def back_up(ids: TokenIds, text: str, decode: Callable[[TokenIds], bytes]) -> tuple[TokenIds, bytes]:

@@ -7,7 +7,7 @@ without a grammar, and a text that takes too long to be parsed, have only lines 
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from dg_lsp.context.syntax_tree import MAX_CHARS, LimitedParser
 
 STAND_IN = "..."  # for an argument that is missing: the text parses while other gaps are filled
 _TODO = re.compile(r"\W{0,4}\s*TODO\b")
+_LINE = re.compile(r"[^\r\n]+")
 _DOTS = re.compile(r"[ \t]*(\.\.\.|…)[ \t]*")
 _MISSING = re.compile(
     r"(?<=[(,])[ \t]*(?=,)"  # f(, a) and f(a, , b)
@@ -62,7 +63,7 @@ def find_gaps(snapshot: Snapshot, start: int, end: int) -> tuple[Gap, ...]:
     inside = (gap for gap in sorted(gaps) if start <= gap.start and gap.end <= end)
     mark = re.escape(language.comment or "#")
     lines_below = re.compile(rf"(?:[ \t]*(?:\r\n?|\n)[ \t]*{mark}(?!{_TODO.pattern})[^\r\n]*)*")
-    return tuple(_merged(text, [_continued(text, gap, lines_below, end) if gap.hint else gap for gap in inside]))
+    return _merged(text, (_continued(text, gap, lines_below, end) if gap.hint else gap for gap in inside))
 
 
 def _continued(text: str, gap: Gap, lines_below: re.Pattern[str], end: int) -> Gap:
@@ -73,15 +74,12 @@ def _continued(text: str, gap: Gap, lines_below: re.Pattern[str], end: int) -> G
 
 
 def _in_lines(text: str, comment: str) -> Iterator[Gap]:
-    at = 0
-    for line in LINE_END.split(text):
-        code = line.strip()
-        first = at + len(indentation_of(line))
+    for line in _LINE.finditer(text):
+        code = line[0].strip()
+        first = line.start() + len(indentation_of(line[0]))
         is_todo = code.startswith((comment, "//", "/*", "--")) and _TODO.match(code)
-        if is_todo or _DOTS.fullmatch(line):
+        if is_todo or _DOTS.fullmatch(line[0]):
             yield Gap(first, first + len(code), code if is_todo else "")
-        at += len(line)
-        at += 2 if text.startswith("\r\n", at) else 1
 
 
 def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
@@ -115,17 +113,15 @@ def _in_tree(text: str, root: Node, selection: range) -> Iterator[Gap]:
             yield Gap(match.start() + (match.end() > match.start() and text[match.start() - 1] == ","), match.end())
 
 
-def _merged(text: str, gaps: list[Gap]) -> Iterator[Gap]:
+def _merged(text: str, gaps: Iterable[Gap]) -> tuple[Gap, ...]:
     """Joins a comment and the placeholder below it to one gap."""
-    waiting: Gap | None = None
+    merged = list[Gap]()
     for gap in gaps:
-        if waiting is not None:
-            between = text[waiting.end : gap.start]
-            if waiting.hint and not between.strip() and len(LINE_END.findall(between)) == 1:
-                hint = waiting.hint + (between + gap.hint if gap.hint else "")
-                waiting = Gap(waiting.start, gap.end, hint)
-                continue
-            yield waiting
-        waiting = gap
-    if waiting is not None:
-        yield waiting
+        above = merged[-1] if merged and merged[-1].hint else None
+        between = text[above.end : gap.start] if above else ""
+        if above and not between.strip() and len(LINE_END.findall(between)) == 1:
+            hint = above.hint + (between + gap.hint if gap.hint else "")
+            merged[-1] = Gap(above.start, gap.end, hint)
+        else:
+            merged.append(gap)
+    return tuple(merged)
