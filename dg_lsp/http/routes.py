@@ -124,40 +124,34 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
 async def edit(body: ChatBody, service: RequestService, http: Request) -> Response:
     """Rewrites the region of Mercury's template: by the last edits, by a model of next edits, or by a fill."""
     gap, before, after = parse_edit_prompt(body.messages[-1].text)
-    name = service.engine.spec.name
-    body = body.model_copy(update={"diffusing": False})  # clients expect whole regions
-    edited = await _edited_region(service, http, body, gap, before, after)
-    if edited is None:
-        request = replace(_fill_request(service, http, gap, body, body.max_tokens or -1, 1), priority=Priority.REWRITE)
-        answer = OpenAiAnswer(name, body, shown=lambda text: _fenced(before + text + after) if text else _NO_EDIT)
-        return _respond(service, http, request, answer)
-    result = replace(FillResult.unfinished(), candidates=(Candidate(edited, 0.0),), rejections=())
-
-    async def stream() -> Stream:
-        yield result
-
-    return OpenAiAnswer(name, body.model_copy(update={"stop": []}), is_text=True).response(stream())
+    edits = parse_edit_history(body.messages[-1].text, gap.prefix + gap.suffix, gap.path)
+    request = replace(_fill_request(service, http, gap, body, body.max_tokens or -1, 1), priority=Priority.REWRITE)
+    body = body.model_copy(update={"diffusing": False, "stop": []})  # clients read whole regions
+    answer = OpenAiAnswer(service.engine.spec.name, body, shown=lambda text: text or _NO_EDIT)
+    return answer.response(_edited_region(service, http, request, edits, before, after))
 
 
 async def _edited_region(
-    service: Service, http: Request, body: ChatBody, gap: RequestedGap, before: str, after: str
-) -> str | None:
-    """The region after next edits, or `None` in words where a model proposes none; None without such a model."""
-    text = gap.prefix + gap.suffix
-    region = range(len(gap.prefix) - len(before), len(gap.prefix) + len(after))
-    snapshot = service.snapshot(text, gap.language or PLAIN_TEXT, gap.path, gap.client)
-    edits = parse_edit_history(body.messages[-1].text, text, gap.path)
-    request = NextEditRequest(snapshot, LineIndex.of(text), edits, len(gap.prefix))
-    request = replace(request, deadline_ms=body.deadline_ms or request.deadline_ms)
-    proposals = await service.next_edits(request, region, http)
-    if not proposals:
-        return None if service.models.edit_source is None else _NO_EDIT
-    edited = all_applied(proposals, text)
-    return _fenced(edited[region.start : region.stop + len(edited) - len(text)])
-
-
-def _fenced(region: str) -> str:
-    return f"```\n{region}\n```"
+    service: Service, http: Request, request: FillRequest, edits: tuple[Edit, ...], before: str, after: str
+) -> Stream:
+    """The region after next edits; without them, and without a model that proposes some, with a fill at its cursor."""
+    text = request.snapshot.text
+    region = range(request.offset - len(before), request.offset + len(after))
+    next_edits = NextEditRequest(request.snapshot, LineIndex.of(text), edits, request.offset)
+    next_edits = replace(next_edits, deadline_ms=request.deadline_ms or next_edits.deadline_ms)
+    proposals = await service.next_edits(next_edits, region, http)
+    if proposals or service.models.edit_source is not None:
+        result = replace(FillResult.unfinished(), rejections=())
+        edited = all_applied(proposals, text)[region.start :].removesuffix(text[region.stop :]) if proposals else ""
+    else:
+        *_, filled = [part async for part in service.stream(request, http, has_frames=False)]
+        assert isinstance(filled, FillResult)
+        result = filled
+        edited = f"{before}{result.text}{after}" if result.text else ""
+    if edited:
+        [candidate] = result.candidates or (Candidate("", 0.0),)
+        result = replace(result, candidates=(replace(candidate, text=f"```\n{edited}\n```"),))
+    yield result
 
 
 def _respond(service: Service, http: Request, request: FillRequest | ChatRequest, answer: Answer) -> Response:

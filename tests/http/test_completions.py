@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from http_server import OPERATOR, choices, mercury, message, metric
+from http_server import OPERATOR, choices, connect, mercury, message, metric, packed, wait_for_active
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.http.routes import parse_edit_history
@@ -131,6 +131,10 @@ def test_edits_of_other_files_and_of_lines_that_are_gone_are_left_out():
     assert parse_edit_history("", "x = 1\n", "a.py") == ()
 
 
+EDIT_MODEL = replace(MASK_SPEC, name="zeta-2", sampling=None, canvas_lengths=())
+MOVED = edit(CALLS.replace("first = load(path, mode, strict=True)", "PATH = 1"))
+
+
 @pytest.mark.parametrize(
     ("answer", "content"),
     [
@@ -140,13 +144,19 @@ def test_edits_of_other_files_and_of_lines_that_are_gone_are_left_out():
     ],
 )
 def test_an_edit_model_rewrites_the_region(start, answer, content):
-    spec = replace(MASK_SPEC, name="zeta-2", sampling=None, canvas_lengths=())
-    denoiser = ScriptedDenoiser(lambda prefix, _: answer[len(prefix.partition("<[fim-middle]>")[2]) :], spec=spec)
-    prompt = CALLS.replace("first = load(path, mode, strict=True)", "PATH = 1")
-    client = start(denoiser)
-    assert client.post("/v1/edit/completions", edit(prompt, t_max_predict_ms=0.001)).status == 504
-    reply = client.post("/v1/edit/completions", edit(prompt))
+    fill = lambda prefix, _suffix: answer[len(prefix.partition("<[fim-middle]>")[2]) :]  # noqa: E731
+    client = start(ScriptedDenoiser(fill, spec=EDIT_MODEL))
+    assert client.post("/v1/edit/completions", {**MOVED, "t_max_predict_ms": 0.001}).status == 504
+    reply = client.post("/v1/edit/completions", MOVED)
     assert (reply.tree["model"], reply.tree["choices"][0]["message"]["content"]) == ("zeta-2", content)
+
+
+def test_a_disconnect_stops_an_edit_model(start):
+    client = start(ScriptedDenoiser("x" * 1000, spec=EDIT_MODEL, step_seconds=0.05))
+    with connect(client, packed("/v1/edit/completions", {**MOVED, "t_max_predict_ms": 600_000})):
+        wait_for_active(client, 1)
+    wait_for_active(client, 0)
+    assert metric(client, "dg_lsp_disconnects_total") == 1
 
 
 @pytest.mark.parametrize(
