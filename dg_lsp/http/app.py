@@ -175,7 +175,6 @@ class RequestMiddleware:
         error = self._rules.error(scope["path"], headers)
         client = self._rules.client(headers)
         connection.has_key = connection.has_key or bool(client)
-        is_known = error is None and bool(client or not self._rules.keys)
         is_operator = bool(client) and client == next(iter(self._rules.keys))
         state = {"client": client or connection.number, "is_operator": is_operator}
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": state}
@@ -185,10 +184,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                sent = MutableHeaders(scope=message)
-                if not is_known:
-                    sent["connection"] = "close"
-                sent.update(scope["state"].get("headers", {}))
+                MutableHeaders(scope=message).update(scope["state"].get("headers", {}))
             await send(message)
 
         app = self._app if error is None else error.response

@@ -163,7 +163,7 @@ def test_totals_of_all_clients_are_for_the_operator(start_team, start):
 
 def test_a_client_that_does_not_read_does_not_keep_its_place(start, monkeypatch):
     monkeypatch.setattr("dg_lsp.http.auth.WRITE_SECONDS", TIMEOUT)  # on a busy machine the model takes longer
-    denoiser = chatty(" ".join(map(str, range(1000))), tokens_per_step=1)
+    denoiser = chatty(" ".join(map(str, range(300))), tokens_per_step=1)
     client = start(denoiser, rules=AccessRules(max_queued=1), num_sent_bytes=4096)
     path, body = "/v1/chat/completions", {**HI, "stream": True, "diffusing": True, "t_max_predict_ms": 600_000}
     answered = f'dg_lsp_requests_total{{path="{path}",status="200"}}'
