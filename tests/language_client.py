@@ -14,6 +14,7 @@ from gates import TIMEOUT, wait_until
 
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.server.app import create_server
+from dg_lsp.server.pipe import END_OF_SESSION
 from dg_lsp.server.transport import socket_streams
 
 PATIENT = {"completion": {"deadline_ms": 60_000, "early_stop_ms": 0}}
@@ -51,7 +52,7 @@ class Client:
             self.reader.start()
 
     def _read(self, source):
-        while header := source.readline():
+        while header := source.readline().strip(END_OF_SESSION):
             length = int(header.split(b":")[1])
             while source.readline().strip():
                 pass
@@ -238,35 +239,46 @@ class Client:
         self.process.stdout.close()
 
 
-class ThreadClient(Client):
-    """A client of a server in a thread of this process."""
+class SocketClient(Client):
+    """A client over a socket."""
 
     stderr = ""
 
+    def __init__(self, connection):
+        self.connection = connection
+        stream = connection.makefile("rwb")
+        self.connect(stream, stream)
+
+    def wait_end(self):
+        self.reader.join(TIMEOUT)
+        return 0
+
+    def kill(self):
+        with suppress(OSError):  # the server has closed it
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.wait_end()
+        self.out.close()
+        self.connection.close()
+
+
+class ThreadClient(SocketClient):
+    """A client of a server in a thread of this process."""
+
     def __init__(self, open_engine, settings):
-        self.connection, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         self.errors = []
         self.code = None
         self._server = create_server(partial(Scheduler, open_engine, device=SharedDevice()), settings)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(theirs)))
         self._thread.start()
-        stream = self.connection.makefile("rwb")
-        self.connect(stream, stream)
+        super().__init__(ours)
 
     async def _serve(self, connection):
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
         self.code = await self._server.serve(socket_streams(connection))
 
     def wait_end(self):
+        super().wait_end()
         self._thread.join(TIMEOUT)
-        self.reader.join(TIMEOUT)
         assert self.errors == []
         return self.code
-
-    def kill(self):
-        with suppress(OSError):  # the server has closed it
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self._thread.join(TIMEOUT)
-        self.reader.join(TIMEOUT)
-        self.out.close()
-        self.connection.close()

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import tiny_masked
 from hostile import executed, make_hostile
 from shared_daemon import TIMEOUT
 
@@ -47,12 +48,13 @@ def test_python_m_executes_only_what_python_itself_imports_before(tmp_path, mark
     assert executed(marks) == []
 
 
-def quantized(tmp_path, tiny_repacked):
-    quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
+def quantized(tmp_path):
+    tiny_masked.write(tmp_path / "tiny.gguf", tiny_masked.masked("dream"))
+    quantize(tmp_path / "tiny.gguf", tmp_path / "small.gguf", file_type("Q8_0"))
     return read_header(tmp_path / "small.gguf").tensors
 
 
-def downloaded(tmp_path, _tiny_repacked):
+def downloaded(tmp_path):
     """A wheel that pip downloads."""
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         for name, text in {
@@ -66,15 +68,15 @@ def downloaded(tmp_path, _tiny_repacked):
     return [*(tmp_path / "downloads").glob("tiny-*.whl")]
 
 
-def check_of_the_runtime(_tmp_path, _tiny_repacked):
+def check_of_the_runtime(_tmp_path):
     return models.supports_bidirectional() in (True, False)
 
 
-def program_of_a_build(_tmp_path, _tiny_repacked):
+def program_of_a_build(_tmp_path):
     """As pip and CMake are started."""
     return packages.run_program([sys.executable, "-c", "import json, queue"], lambda _: None) == ""
 
 
 @pytest.mark.parametrize("has_run", [quantized, downloaded, check_of_the_runtime, program_of_a_build])
-def test_a_child_process_executes_nothing_of_the_folder(hostile_cwd, tmp_path, tiny_repacked, has_run):
-    assert has_run(tmp_path, tiny_repacked)
+def test_a_child_process_executes_nothing_of_the_folder(hostile_cwd, tmp_path, has_run):
+    assert has_run(tmp_path)

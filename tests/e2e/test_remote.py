@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from gates import free_port
 from http_server import Client, Starter
+from language_client import ThreadClient
 from lying_server import LyingServer, reply
 
 from dg_lsp.cli import loading, run
+from dg_lsp.settings import parse_settings
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
@@ -101,18 +103,19 @@ EAGER = {"speculate": False, "deadline_ms": 60_000}
 
 
 @pytest.fixture
-def edit(launcher):
+def edit():
     """`edit(server, text, **options)` -> a session of an editor whose completions come from the server."""
     opened = []
 
     def call(server, text="secret_text = ", **options):
-        client = launcher.launch([sys.executable, "-m", "dg_lsp", "lsp", "--remote", server.url])
+        client = ThreadClient(loading.open_engine, parse_settings({"remote": {"url": server.url}}))
         opened.append((client.begin(text, **{"completion": EAGER, **options}), server))
         return client
 
     yield call
     for client, server in opened:
         client.check()
+        client.kill()
         server.close()
 
 

@@ -61,14 +61,10 @@ def test_a_client_that_closes_its_input_causes_no_traceback(deaf, steps):
     assert client.process.wait(60) == 1
 
 
-@pytest.mark.parametrize(("is_closed", "code"), [(True, 1), (False, 0)], ids=["input closed", "after exit"])
-def test_the_server_ends_although_the_client_reads_nothing(deaf, is_closed, code):
+def test_the_server_ends_although_the_client_reads_nothing(deaf):
     client = deaf("fill")
-    for _ in range(3000):  # their answers are more than a pipe holds
-        client.request("unknown", {})
-    if is_closed:
-        client.out.close()
-    else:
-        client.request("shutdown")
-        client.notify("exit", None)
-    assert client.process.wait(60) == code
+    for number in range(100):  # their answers are more than a pipe holds
+        client.request("unknown", {}, msg_id=f"{number} {'x' * 10_000}")
+    client.request("shutdown")
+    client.notify("exit", None)
+    assert client.process.wait(60) == 0
