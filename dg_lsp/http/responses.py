@@ -3,7 +3,7 @@
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -123,11 +123,10 @@ class Answer(ABC):
     min_indent = 0
     """A line after the first with fewer leading blanks ends a completion."""
 
-    def __init__(self, body: GenerationBody, *, is_text: bool = False, shown: Callable[[str], str] = str) -> None:
-        """`is_text`: the result is a text as the model wrote it, not a fill. `shown` changes what the client gets."""
+    def __init__(self, body: GenerationBody, *, is_text: bool = False) -> None:
+        """`is_text`: the result is a text as the model wrote it, not a fill."""
         self.body = body
         self._is_text = is_text
-        self._shown = shown
 
     def completions(self, result: FillResult) -> Sequence[Completion]:
         """One completion per candidate up to a stop of the request, best first; an empty one without a candidate."""
@@ -137,7 +136,7 @@ class Answer(ABC):
             is_cut = result.ending.is_cut if self._is_text else candidate.is_cut and text == candidate.text
             offsets = [(offset, stop) for stop in self.body.stop if stop and (offset := text.find(stop)) >= 0]
             offset, stop = min(offsets, default=(len(text), ""))
-            completions.append(Completion(self._shown(text[:offset]), stop, is_cut=is_cut))
+            completions.append(Completion(text[:offset], stop, is_cut=is_cut))
         return completions
 
     @abstractmethod
@@ -189,10 +188,8 @@ class Answer(ABC):
 class OpenAiAnswer(Answer):
     """OpenAI's chat, or its legacy completion, which has the text also as the message that Mistral's clients read."""
 
-    def __init__(
-        self, model: str, body: ChatBody | CompletionBody, *, is_text: bool = False, shown: Callable[[str], str] = str
-    ) -> None:
-        super().__init__(body, is_text=is_text, shown=shown)
+    def __init__(self, model: str, body: ChatBody | CompletionBody, *, is_text: bool = False) -> None:
+        super().__init__(body, is_text=is_text)
         self._is_chat = isinstance(body, ChatBody)
         prefix = "chatcmpl" if self._is_chat else "cmpl"
         self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}

@@ -127,8 +127,8 @@ async def edit(body: ChatBody, service: RequestService, http: Request) -> Respon
     edits = parse_edit_history(body.messages[-1].text, gap.prefix + gap.suffix, gap.path)
     request = replace(_fill_request(service, http, gap, body, body.max_tokens or -1, 1), priority=Priority.REWRITE)
     body = body.model_copy(update={"diffusing": False, "stop": []})  # clients read whole regions
-    answer = OpenAiAnswer(service.engine.spec.name, body, shown=lambda text: text or _NO_EDIT)
-    return answer.response(_edited_region(service, http, request, edits, before, after))
+    regions = _edited_region(service, http, request, edits, before, after)
+    return OpenAiAnswer(service.engine.spec.name, body).response(regions)
 
 
 async def _edited_region(
@@ -141,17 +141,16 @@ async def _edited_region(
     next_edits = replace(next_edits, deadline_ms=request.deadline_ms or next_edits.deadline_ms)
     proposals = await service.next_edits(next_edits, region, http)
     if proposals or service.models.edit_source is not None:
-        result = replace(FillResult.unfinished(), rejections=())
+        result = FillResult.unfinished()
         edited = all_applied(proposals, text)[region.start :].removesuffix(text[region.stop :]) if proposals else ""
     else:
         *_, filled = [part async for part in service.stream(request, http, has_frames=False)]
         assert isinstance(filled, FillResult)
         result = filled
         edited = f"{before}{result.text}{after}" if result.text else ""
-    if edited:
-        [candidate] = result.candidates or (Candidate("", 0.0),)
-        result = replace(result, candidates=(replace(candidate, text=f"```\n{edited}\n```"),))
-    yield result
+    content = f"```\n{edited}\n```" if edited else _NO_EDIT
+    candidate = next(iter(result.candidates), Candidate("", 0.0))
+    yield replace(result, candidates=(replace(candidate, text=content),))
 
 
 def _respond(service: Service, http: Request, request: FillRequest | ChatRequest, answer: Answer) -> Response:
