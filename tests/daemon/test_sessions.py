@@ -4,7 +4,6 @@ import json
 import threading
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import pytest
 from e2e.scripted_server import open_engine
@@ -52,14 +51,6 @@ def test_two_editors_share_one_model_and_do_not_cancel_each_other(edit, endpoint
     for client in (first, second):
         client.check()
     wait_until(lambda: endpoint.query("status")["sessions"] == 0)
-
-
-def test_an_editor_with_a_model_for_rewrites_shares_both_models(edit, endpoint):
-    for client in [edit("fill", "a\n", rewrite={"model": "reviser"}) for _ in range(2)]:
-        client.wait_log("reviser for rewrites ready")
-    models = endpoint.query("status")["models"]
-    facts = [(Path(model["model"]).name, model["state"], model["sessions"]) for model in models]
-    assert facts == [("auto", "ready", 2), ("reviser", "ready", 2)]
 
 
 def test_each_editor_has_its_own_settings(edit):
