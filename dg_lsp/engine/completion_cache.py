@@ -1,7 +1,5 @@
 """Finished fills that stay valid while the user types them. Works on texts, without the model."""
 
-import threading
-from collections import deque
 from dataclasses import dataclass, replace
 
 from dg_lsp.context.document import Snapshot
@@ -27,14 +25,12 @@ class _Entry:
 
 
 class CompletionCache:
-    """A bounded store of fills. Any thread may call."""
+    """A bounded store of fills."""
 
-    def __init__(self) -> None:
-        self._entries: deque[_Entry] = deque(maxlen=CAPACITY)
-        self._lock = threading.Lock()
+    _entries: tuple[_Entry, ...] = ()
 
     def keep(self, request: FillRequest, result: FillResult) -> None:
-        """Stores a fill that has candidates, shown or hidden."""
+        """Stores a fill that has candidates, shown or hidden. For one thread, while any thread may call `find`."""
         if not (result.candidates or result.hidden):
             return
         text = request.snapshot.text
@@ -48,8 +44,7 @@ class CompletionCache:
             is_requested=request.is_requested,
             result=result,
         )
-        with self._lock:
-            self._entries.append(entry)
+        self._entries = (*self._entries, entry)[-CAPACITY:]
 
     def find(self, request: FillRequest, min_confidence: float | None = None) -> FillResult | None:
         """The rest of the newest fill whose beginning the user has typed since, or None.
@@ -58,9 +53,7 @@ class CompletionCache:
         times are 0, since nothing is computed.
         """
         key = _key(request)
-        with self._lock:
-            entries = list(self._entries)
-        for entry in reversed(entries):
+        for entry in reversed(self._entries):
             if entry.key != key or entry.num_candidates < request.num_candidates:
                 continue
             if request.is_requested and not entry.is_requested:

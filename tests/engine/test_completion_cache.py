@@ -37,35 +37,27 @@ def test_rest_is_found_while_the_fill_is_typed(cache, num_typed):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "options"),
+    "typed",
     [
-        pytest.param("x = foo(bar)", "\ny = 1\n", {}, id="all of it is typed"),
-        pytest.param("x = fu", "\ny = 1\n", {}, id="something else is typed"),
-        pytest.param("z = fo", "\ny = 1\n", {}, id="another line"),
-        pytest.param("x =", "\ny = 1\n", {}, id="something is deleted"),
-        pytest.param("x = fo", "\ny = 1\nz", {}, id="another suffix"),
-        pytest.param("# \nx = fo", "\ny = 1\n", {}, id="a new line above"),
-        pytest.param("x = fo", "\ny = 1\n", {"max_lines": 1}, id="another limit"),
-        pytest.param("x = fo", "\ny = 1\n", {"max_tokens": 64}, id="another number of tokens"),
-        pytest.param("x = fo", "\ny = 1\n", {"client": "b"}, id="another client"),
-        pytest.param("x = fo", "\ny = 1\n", {"uri": "file:///b.py"}, id="another document"),
+        pytest.param(at("x = foo(bar)", "\ny = 1\n"), id="all of it is typed"),
+        pytest.param(at("x = fu", "\ny = 1\n"), id="something else is typed"),
+        pytest.param(at("z = fo", "\ny = 1\n"), id="another line"),
+        pytest.param(at("x =", "\ny = 1\n"), id="something is deleted"),
+        pytest.param(at("x = fo", "\ny = 1\nz"), id="another suffix"),
+        pytest.param(at("# \nx = fo", "\ny = 1\n"), id="a new line above"),
+        pytest.param(at("x = fo", "\ny = 1\n", max_lines=1), id="another limit"),
+        pytest.param(at("x = fo", "\ny = 1\n", max_tokens=64), id="another number of tokens"),
+        pytest.param(at("x = fo", "\ny = 1\n", client="b"), id="another client"),
+        pytest.param(at("x = fo", "\ny = 1\n", uri="file:///b.py"), id="another document"),
+        pytest.param(at("if foo(", ")\n"), id="a closed bracket inside of the rest"),
+        pytest.param(at("n = 1"), id="a blank rest"),
+        pytest.param(at("none"), id="no candidate"),
     ],
 )
-def test_nothing_is_found_elsewhere(cache, before, after, options):
-    assert cache.find(at(before, after, **options)) is None
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "fill", "typed"),
-    [
-        pytest.param("if ", "\n", ["foo(bar):"], at("if foo(", ")\n"), id="a closed bracket inside of the rest"),
-        pytest.param("x", "", [" = 1\n    "], at("x = 1"), id="a blank rest"),
-        pytest.param("x = ", "", [], at("x = "), id="no candidate"),
-    ],
-)
-def test_rest_that_cannot_be_inserted_is_not_found(before, after, fill, typed):
-    cache = CompletionCache()
-    cache.keep(at(before, after), result(*fill))
+def test_a_rest_that_does_not_fit_is_not_found(cache, typed):
+    cache.keep(at("if ", "\n"), result("foo(bar):"))
+    cache.keep(at("n"), result(" = 1\n    "))
+    cache.keep(at("none"), result())
     assert cache.find(typed) is None
 
 
