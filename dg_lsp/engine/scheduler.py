@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -44,8 +43,8 @@ OnFrame = Callable[[Frame], None]
 
 DEADLINE_GRACE = 0.03
 """Seconds after its deadline in which a request may return what it has."""
-LONGEST_WAIT = 0.1
-"""Seconds after which a request that waits for the device looks again whether it was cancelled or is overdue."""
+PAUSE = 0.005
+"""Seconds after which a request that waits for the device looks again whether it may go on."""
 
 
 class SchedulerListener(Protocol):
@@ -80,10 +79,11 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     steps: Generator[Progress, None, Any] | None = None  # the rest of the work; None before it begins
     num_passes: int = 0  # since it was resumed, those of its prompt left out
-    deadline: float = field(init=False)  # in `time.monotonic` seconds
 
-    def __post_init__(self) -> None:
-        self.deadline = self.request.deadline_from(self.arrival, self.settings)
+    @property
+    def deadline(self) -> float:
+        """In `time.monotonic` seconds."""
+        return self.request.deadline_from(self.arrival, self.settings)
 
     @property
     def key(self) -> tuple[Hashable, str, type]:
@@ -120,35 +120,24 @@ class SharedDevice:
     def __init__(self) -> None:
         self.opening = threading.Lock()
         """Held while a model is opened: two at once would count the same memory as free."""
-        self._running: Counter[int] = Counter()
-        """Requests that run now, by priority, of all models."""
-        self._changed = threading.Condition()
+        self._running: list[int] = []
+        """Priorities of the requests of all models that run now."""
 
     @contextmanager
     def running(self, priority: int) -> Iterator[None]:
         """Counts a request of this priority while it runs, pauses included."""
-        with self._changed:
-            self._running[priority] += 1
+        self._running.append(priority)
         try:
             yield
         finally:
-            self.wake(priority)
+            self._running.remove(priority)
 
-    def wait(self, priority: int) -> float:
-        """Waits once while a more urgent request of another model runs; returns the seconds, 0 where none runs."""
-        with self._changed:
-            if not any(number and running < priority for running, number in self._running.items()):
-                return 0.0
-            began = time.monotonic()
-            self._changed.wait(LONGEST_WAIT)
-            return time.monotonic() - began or LONGEST_WAIT
-
-    def wake(self, ended: int | None = None) -> None:
-        """Ends the present waits, because a queue has changed or a request of the priority `ended` has ended."""
-        with self._changed:
-            if ended is not None:
-                self._running[ended] -= 1
-            self._changed.notify_all()
+    def wait(self, priority: int) -> bool:
+        """Waits a moment if a more urgent request of another model runs; false where none runs."""
+        is_outranked = min(self._running, default=priority) < priority
+        if is_outranked:
+            time.sleep(PAUSE)
+        return is_outranked
 
 
 class Scheduler:
@@ -256,7 +245,6 @@ class Scheduler:
             if newer is not None:
                 (stale if self._is_closed else self._queue).append(newer)
             self._changed.notify()
-        self._device.wake()
         for job in stale:
             job.future.cancel()
 
@@ -337,9 +325,7 @@ class Scheduler:
                 while not job.future.done():
                     if self._is_interrupted(job):
                         return False
-                    paused = self._device.wait(job.priority)
-                    if paused:
-                        began += paused
+                    if self._device.wait(job.priority):
                         continue
                     progress = next(job.steps)
                     job.num_passes = progress.number

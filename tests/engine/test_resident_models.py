@@ -34,9 +34,9 @@ class WatchedDevice(SharedDevice):
     num_waits = 0
 
     def wait(self, priority):
-        seconds = super().wait(priority)
-        self.num_waits += seconds > 0
-        return seconds
+        is_outranked = super().wait(priority)
+        self.num_waits += is_outranked
+        return is_outranked
 
 
 @pytest.fixture
