@@ -78,21 +78,6 @@ def line_of(record: Record) -> bytes:
     return json.dumps(tree, separators=(",", ":")).encode() + b"\n"
 
 
-def parse_line(line: str | bytes) -> Record:
-    """The record of a line; unknown keys are ignored.
-
-    Raises:
-        ValueError: the line is no record.
-    """
-    tree = json.loads(line)
-    try:
-        if isinstance(tree, dict) and tree.get("event") == EVENT:
-            return cattrs.structure(tree, Outcome)
-        return cattrs.structure(tree, AuditRecord)
-    except cattrs.BaseValidationError as error:
-        raise ValueError(f"no record: {cattrs.transform_error(error)[0]}") from error
-
-
 class AuditLog:
     """A file of records. Any thread of any process may write.
 
@@ -174,6 +159,8 @@ def older_log(path: Path) -> Path:
 def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     """Requests and outcomes of a log and of the older file beside it, oldest first, and the number of other lines.
 
+    Unknown keys are ignored.
+
     Raises:
         OSError: a file cannot be read.
     """
@@ -183,14 +170,13 @@ def read_log(path: Path) -> tuple[list[AuditRecord], list[Outcome], int]:
     for file in (older_log(path), path) if older_log(path).exists() else (path,):
         for line in file.read_bytes().splitlines():
             try:
-                record = parse_line(line)
-            except (ValueError, RecursionError):
+                tree = json.loads(line)
+                if isinstance(tree, dict) and tree.get("event") == EVENT:
+                    outcomes.append(cattrs.structure(tree, Outcome))
+                else:
+                    records.append(cattrs.structure(tree, AuditRecord))
+            except (ValueError, RecursionError, cattrs.BaseValidationError):
                 num_bad += 1
-                continue
-            if isinstance(record, Outcome):
-                outcomes.append(record)
-            else:
-                records.append(record)
     return records, outcomes, num_bad
 
 

@@ -26,7 +26,7 @@ from http_server import (
 )
 from scripted import ScriptedDenoiser
 
-from dg_lsp.engine.audit import parse_line
+from dg_lsp.engine.audit import read_log
 from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError, RemoteError, RequestError
 from dg_lsp.http.auth import AccessRules
 
@@ -67,7 +67,7 @@ def test_too_many_waiting_requests_are_refused_with_a_retry_time_and_logged(star
         assert (reply.status, reply.error["type"]) == (503, "unavailable_error")
         assert int(reply.headers["retry-after"]) > 0
         wait_until(log.exists)
-        record = parse_line(log.read_bytes())
+        [record], _, _ = read_log(log)
         assert (record.endpoint, record.outcome, record.reason) == ("/infill", "refused", "503")
         assert (record.task, record.language, record.steps) == ("line-end", "go", 0)
     assert waiting.result(TIMEOUT).tree["content"] == "x"
