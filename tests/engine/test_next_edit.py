@@ -3,7 +3,7 @@
 import pytest
 
 from dg_lsp.context.document import LineIndex
-from dg_lsp.context.edit_history import Edit, EditHistory
+from dg_lsp.context.edit_history import EditHistory
 from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.engine import next_edit
 from dg_lsp.engine.next_edit import Proposal, from_newest_edit, repetitions, takes_back
@@ -81,6 +81,7 @@ MODE = ("path)", "path, mode)")
         pytest.param(CALL, ("first", "import os\nfirst"), ("import os\n", ""), True, id="an inserted line"),
         pytest.param(CALL, (FIRST, ""), ("second", f"{FIRST}second"), True, id="a deleted line"),
         pytest.param(CALL, MODE, (", mode)\n", ")  \n"), True, id="with other blanks at the line end"),
+        pytest.param("a = 2\nb\na = 1\n", ("2", "1"), ("b\na = 1", "b\na = 2"), True, id="in another place"),
         pytest.param(CALL, ("first", "    first"), ("    f", "        f"), False, id="the same indentation again"),
         pytest.param(CALL, MODE, (", mode", ", kind"), False, id="another change of the line"),
         pytest.param(CALL, ("(path)", "(path"), ("(path", "(path)"), False, id="what mends a syntax error of the edit"),
@@ -95,36 +96,27 @@ def test_what_takes_an_edit_back(text, edit, proposed, is_reversal):
     assert takes_back(proposal, lines, edits, SyntaxCheck(lines.text, "python")) == is_reversal
 
 
-def test_the_reverse_of_an_edit_in_another_place_takes_it_back():
-    lines = LineIndex.of("a = 1\nb = 3\na = 1\n")
-    proposal = Proposal(16, 17, "2", 1.0)
-    syntax = SyntaxCheck(lines.text, "python")
-    assert takes_back(proposal, lines, [Edit(0, "", "a = 2\n", "a = 1\n", "")], syntax)
-
-
-def test_no_repetition_takes_an_edit_back(monkeypatch):
-    lines, edits = edited(CALL, MODE)
-    start = lines.text.index(", mode")
-    monkeypatch.setattr(next_edit, "repetitions", lambda *_: [Proposal(start, start + len(", mode"), "", 0.9)])
-    assert next_edit.next_edits(lines, edits, "python") == []
-
-
 def test_places_come_in_the_order_of_the_text_from_the_newest_edit_on():
     lines, edits = edited("a\nb\nc\nd\ne\n", ("c", "x"))
     places = [Proposal(start, start + 1, "y", 0.9) for start in (8, 0, 6, 2)]
     assert [proposal.start for proposal in from_newest_edit(places, lines, edits)] == [6, 8, 0, 2]
 
 
+BROKEN = [("b = 1", "b = = 1")]
+
+
 @pytest.mark.parametrize(
-    ("text", "changes", "kept"),
+    ("text", "edits", "changes", "kept"),
     [
-        ("call(\n    a\n)\n", [("(", ""), (")", "")], []),
-        ("a = 1\nb = 1\n", [("a = 1", "a = 2"), ("b = 1", "b = = 1")], ["a = 2"]),
-        ("f(]\na = (1\nb = 1\n", [("a = (1", "a = (2"), ("b = 1", "b = = 1")], ["a = (2"]),
+        pytest.param(CALL, [MODE], [(", mode", "")], [], id="an edit that is taken back"),
+        pytest.param("call(\n    a\n)\n", [], [("(", ""), (")", "")], [], id="another proposal would mend it"),
+        pytest.param("a = 1\nb = 1\n", [], [("a = 1", "a = 2"), *BROKEN], ["a = 2"], id="one of several breaks"),
+        pytest.param("f(]\na = (1\nb = 1\n", [], [("(1", "(2"), *BROKEN], ["(2"], id="broken elsewhere"),
     ],
-    ids=["an error that another proposal would mend", "one of several breaks the text", "the text is broken elsewhere"],
 )
-def test_a_proposal_that_breaks_the_text_is_dropped(monkeypatch, text, changes, kept):
-    places = [Proposal(text.index(old), text.index(old) + len(old), new, 0.9) for old, new in changes]
+def test_a_repetition_that_takes_an_edit_back_or_breaks_the_text_is_dropped(monkeypatch, text, edits, changes, kept):
+    lines, history = edited(text, *edits)
+    starts = [lines.text.index(old) for old, _ in changes]
+    places = [Proposal(start, start + len(old), new, 0.9) for start, (old, new) in zip(starts, changes, strict=True)]
     monkeypatch.setattr(next_edit, "repetitions", lambda *_: places)
-    assert [proposal.text for proposal in next_edit.next_edits(LineIndex.of(text), [], "python")] == kept
+    assert [proposal.text for proposal in next_edit.next_edits(lines, history, "python")] == kept
