@@ -26,7 +26,7 @@ from dg_lsp.cli import loading
 from dg_lsp.cli.bench import REMOTE, finish, open_sandbox, remote_notes, run_header
 from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.cli.printing import progress_bar
-from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.decoder_selection import NO_COSTS, measure_costs
 from dg_lsp.engine.engine import LocalEngine
 from dg_lsp.errors import DgLspError
 from dg_lsp.gguf import map_file_errors
@@ -129,7 +129,7 @@ def _open_contenders(
             if contenders:
                 denoiser = loading.open_local(own)[1]
             needs_costs = decoder is DecoderName.AUTO or options.early_stop_ms  # which counts passes by their costs
-            costs = measure_costs(denoiser) if needs_costs else None
+            costs = measure_costs(denoiser) if needs_costs else NO_COSTS
             engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, costs)
             add(EngineContender(name, engine, decoder, options))
         if given.llama_server is not None:

@@ -190,7 +190,7 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
     if is_remote:
         return attempt
     prefill_ms = result.timings.prefill
-    model_ms = prefill_ms + result.timings.predict
+    model_ms = prefill_ms + result.timings.denoise
     return replace(attempt, prefill_ms=prefill_ms, model_ms=model_ms, confidence=best.confidence if best else None)
 
 

@@ -18,7 +18,7 @@ from dg_lsp.cli.output import fill_object
 from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.context.languages import missing_grammars
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts
+from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind
 from dg_lsp.engine.engine import Engine
 from dg_lsp.errors import DgLspError, with_extra
 from dg_lsp.models import gpus
@@ -115,8 +115,7 @@ def _try_model(checkup: Checkup, settings: Settings) -> None:
     chosen = loading.selected_model(settings)
     checkup.model = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
     checkup.warnings += [model.warning] if model.warning else []
-    costs = engine.costs or StepCosts()
-    measured = {"causal": costs.causal, "canvas": costs.canvas}
+    measured = {"causal": engine.costs.causal, "canvas": engine.costs.canvas}
     checkup.costs = {kind: {num: round(ms, 3) for num, ms in points} for kind, points in measured.items()}
     selections = (DecoderSelection(spec=engine.spec, costs=engine.costs, kind=kind) for kind in PositionKind)
     checkup.decoders = {selection.kind.value: selection.choose().value for selection in selections}

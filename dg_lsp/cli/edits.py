@@ -31,7 +31,8 @@ from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.context.exclusion import Eligibility
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.context.languages import opening_of
-from dg_lsp.engine.engine import Engine, Result, drain
+from dg_lsp.engine.decoders.base import Result
+from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import (
     EngineRequest,
     FillRequest,

@@ -242,13 +242,12 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
-    costs = engine.costs
-    if costs and (settings.model.name, chosen.model.name) == (AUTO, BASE):
+    if (settings.model.name, chosen.model.name) == (AUTO, BASE):
         seconds = time.perf_counter() - start
         own_seconds = (time.process_time() - processor_start) / (denoiser.threads or 1)
         is_on_gpu = isinstance(model.weights, LlamaModel) and model.weights.on_gpu
         idle_share = 1.0 if is_on_gpu else min(1.0, own_seconds / seconds)  # the rest went to other programs
-        verdict = selection.measured_model(settings.model, idle_share * costs.line_ms)
+        verdict = selection.measured_model(settings.model, idle_share * engine.costs.line_ms)
         if verdict.name != BASE:
             engine.close()
             note(f"{AUTO} selects {verdict.name}: {verdict.reason}")

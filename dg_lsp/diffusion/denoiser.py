@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,8 @@ class Footprint:
     context_size: int = 0  # tokens of prompt and canvas that one slot takes; 0: unknown
     gpu_estimate: int = 0  # bytes on the GPUs as they were estimated before loading, for the present cache
     sampling: str = "host"  # where logits become predictions: `host` or `device`
+    busy_slots: tuple[bool, ...] = ()
+    """Whether each slot of the cache has a request that has begun and not ended; empty where a server has the slots."""
 
     @property
     def full_cache_bytes(self) -> int:
@@ -78,11 +80,17 @@ class Footprint:
         return self.cache_limit * self.cache_bytes // max(1, self.cache_cells)
 
 
-class Passes(Protocol):
-    """The passes over canvases that denoising takes."""
+class Denoiser(ABC):
+    """A model in memory, with a KV cache of several slots, one prompt each.
+
+    With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
+    runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
+    """
 
     spec: ModelSpec  # noise kind, special ids, canvas lengths, defaults
+    num_slots: int  # slots are numbered 0 to `num_slots - 1`
 
+    @abstractmethod
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
@@ -94,10 +102,9 @@ class Passes(Protocol):
 
         Raises:
             RequestError: a canvas is empty or too long, there are too many, or ids are outside the vocabulary.
-            ModelMemoryError: see `Denoiser.prefill`.
+            ModelMemoryError: see `prefill`.
             BackendError: the runtime failed.
         """
-        ...
 
     def predict_chain(
         self, slot: int, step: "Step", sampling: UniformSampling, rng: Rng, lane: int
@@ -108,16 +115,6 @@ class Passes(Protocol):
         """
         del slot, step, sampling, rng, lane
         return []
-
-
-class Denoiser(Passes, ABC):
-    """A model in memory, with a KV cache of several slots, one prompt each.
-
-    With mask noise, a position that already holds a token predicts that token with confidence 1 and entropy 0:
-    runtimes compute logits at masks only. Ids in `spec.banned_ids` are never predicted.
-    """
-
-    num_slots: int  # slots are numbered 0 to `num_slots - 1`
 
     @abstractmethod
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dg_lsp.canvas.layout import Canvas, Flags, Layout, TokenIds, among, noise, token_ids
 from dg_lsp.canvas.spec import MaskSampling, ModelSpec, PromptFormat, Sampling, UniformSampling, UnmaskOrder
-from dg_lsp.diffusion.denoiser import Floats, Passes, Prediction, TopK
+from dg_lsp.diffusion.denoiser import Denoiser, Floats, Prediction, TopK
 from dg_lsp.errors import RequestError
 
 
@@ -68,8 +68,7 @@ class Step:
     @property
     def num_settled(self) -> int:
         """Length of the leading run of committed positions: what may be shown already."""
-        first = int(self.committed.argmin()) if len(self.committed) else 0
-        return len(self.committed) if self.committed[first : first + 1].all() else first
+        return int(np.append(self.committed, False).argmin())
 
 
 class Resizing:
@@ -315,15 +314,15 @@ def resume_sampling(sampling: Sampling, strength: float) -> Sampling:
 
 
 def denoise(
-    denoiser: Passes, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
+    denoiser: Denoiser, slot: int, canvas: Canvas, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Step]:
-    """Steps of one canvas; the last one is over. Raises as `Passes.predict` does."""
+    """Steps of one canvas; the last one is over. Raises as `Denoiser.predict` does."""
     for (step,) in denoise_together(denoiser, slot, [canvas], sampling, rng):
         yield step
 
 
 def denoise_together(
-    denoiser: Passes,
+    denoiser: Denoiser,
     slot: int,
     canvases: Sequence[Canvas],
     sampling: Sampling,

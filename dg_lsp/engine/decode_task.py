@@ -21,10 +21,9 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, FimOrder, ModelSpec, Sampling, UniformSampling
-from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Canvases, Denoiser, Lanes, Prediction, Rng, TopK
-from dg_lsp.diffusion.samplers import Step
-from dg_lsp.engine.decoder_selection import missing_part
+from dg_lsp.canvas.spec import DecoderName, FimOrder, ModelSpec, Sampling
+from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Prediction
+from dg_lsp.engine.decoder_selection import possible_decoders
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import (
     PROMPT_PIECE,
@@ -82,11 +81,6 @@ class KVSlots:
         self._held.move_to_end(slot)
         return slot
 
-    @property
-    def are_busy(self) -> tuple[bool, ...]:
-        """By number of the slot: requests use it that have begun and not ended; for any thread."""
-        return tuple(self.num_users[slot] > 0 for slot in range(self._denoiser.num_slots))
-
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
         num_kept = self.num_alike if self._moves_suffix else self.num_shared
@@ -126,7 +120,6 @@ class EngineModel:
     tokenizer: Tokenizer
     spec: ModelSpec  # with the prompt format in use
     slots: KVSlots
-    token_bytes: Callable[[int], bytes]  # text of one token
     token_index: Callable[[], TokenIndex]  # made at the first call, since a large vocabulary takes half a second
     caching_tokenizer: Callable[[Hashable], Tokenizer]  # that of a client
     client: Hashable = 0
@@ -136,35 +129,13 @@ class EngineModel:
     def of(cls, denoiser: Denoiser, tokenizer: Tokenizer) -> "EngineModel":
         """The model with its own prompt format and sampling, and with empty slots and caches."""
         caching = lru_cache(MAX_CLIENTS)(lambda _client: CachingTokenizer(tokenizer))
-        token_bytes = lru_cache(None)(lambda token: tokenizer.decode(token_ids([token])))
         token_index = cache(lambda: TokenIndex(tokenizer.pieces()))
-        return cls(denoiser, caching(0), denoiser.spec, KVSlots(denoiser), token_bytes, token_index, caching)
+        return cls(denoiser, caching(0), denoiser.spec, KVSlots(denoiser), token_index, caching)
 
     @property
     def room(self) -> int:
         """Tokens of prompt and answer that one slot takes, which may be more than the prompt of a fill; 0: unknown."""
         return max(0, self.denoiser.footprint.context_size - self.spec.longest_block)
-
-    def for_client(self, client: Hashable) -> "EngineModel":
-        """The model as one client's requests see it: they find no text and no prompt of another client in a cache."""
-        return replace(self, tokenizer=self.caching_tokenizer(client), client=client)
-
-    def decode(self, ids: TokenIds) -> bytes:
-        """See `Tokenizer.decode`; a step decodes a few tokens that are cached."""
-        return b"".join(map(self.token_bytes, ids.tolist()))
-
-    def following_removed(self, removed: bytes, fill_ids: TokenIds) -> TokenIds | None:
-        """The tokens that may follow a partial fill of shape (N,), which begins with `removed`; None where all may.
-
-        See `Layout.removed`.
-        """
-        if len(fill_ids) >= len(removed):  # a token has at least one byte
-            return None
-        spelled = self.decode(fill_ids)
-        if len(spelled) >= len(removed) or not removed.startswith(spelled):
-            return None
-        ids = self.token_index().spelling(removed[len(spelled) :])
-        return ids if len(ids) else None
 
 
 class DecodeTask:
@@ -194,8 +165,10 @@ class DecodeTask:
         Raises:
             RequestError: the model lacks what the decoder needs.
         """
-        if missing := missing_part(model.spec, decoder):
-            raise RequestError(missing)
+        possible = possible_decoders(model.spec)
+        if decoder not in possible:
+            raise RequestError(f"{model.spec.name} cannot run the decoder {decoder}: choose {' or '.join(possible)}")
+        self.denoiser = model.denoiser
         self.spec = model.spec  # in the request's prompt format
         self.decoder = decoder
         self.layout = layout
@@ -203,8 +176,7 @@ class DecodeTask:
         self.max_length = limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
         """Most tokens of prompt and fill together that a canvas may follow."""
         self.costs = costs
-        self.decode = model.decode
-        self.stop = StopCriteria(model.decode, limits, layout.stop, layout.removed)
+        self.stop = StopCriteria(model.tokenizer.decode, limits, layout.stop, layout.removed)
         self.rng = np.random.default_rng(seed)
         self.slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
         self.num_kept = model.slots.num_shared(self.slot, layout.prompt_ids, model.client)
@@ -240,9 +212,8 @@ class DecodeTask:
         slots.num_users[self.slot] += 1
         try:
             for progress in steps:
-                began = time.perf_counter()
-                yield replace(progress, task=self)
-                self.costs.paused += time.perf_counter() - began
+                with self.costs.stage("paused"):
+                    yield replace(progress, task=self)
                 if slots.user is not self and self._num_there == WHOLE_PROMPT:
                     slots.hold(self.slot, self._held, client)
                     yield from self.costs.relay(self.prefill(self._held))
@@ -259,7 +230,7 @@ class DecodeTask:
         slots.claim(self.slot, self._model.client)
         self._held = prompt_ids
         with self.costs.stage("prefill"):
-            num_decoded = self._model.denoiser.prefill(self.slot, prompt_ids, most)
+            num_decoded = self.denoiser.prefill(self.slot, prompt_ids, most)
         is_done = num_decoded < most or num_decoded >= len(prompt_ids)
         self._num_there = WHOLE_PROMPT if is_done else self._num_there + num_decoded
         return num_decoded
@@ -282,20 +253,6 @@ class DecodeTask:
             yield PROMPT_PIECE
         return len(prompt_ids) - self.num_kept
 
-    def predict(
-        self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
-    ) -> list[Prediction]:
-        """See `Passes`."""
-        with self.costs.stage("predict"):
-            return self._model.denoiser.predict(slot, canvases, temperature, rng, lanes, top_k)
-
-    def predict_chain(
-        self, slot: int, step: Step, sampling: UniformSampling, rng: Rng, lane: int
-    ) -> list[tuple[Prediction, TokenIds]]:
-        """See `Passes`."""
-        with self.costs.stage("predict"):
-            return self._model.denoiser.predict_chain(slot, step, sampling, rng, lane)
-
     def extend(self, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
         """See `Denoiser.extend`; the token after the last one is not `excluded`, if another one is possible."""
         allowed = self._allowed(ids)
@@ -303,29 +260,33 @@ class DecodeTask:
             last = len(ids) - 1
             possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
             allowed |= {last: token_ids(possible)} if len(possible) else {}
-        with self.costs.stage("predict"):
-            prediction = self._model.denoiser.extend(self.slot, ids, allowed)
+        prediction = self.denoiser.extend(self.slot, ids, allowed)
         self._held = np.concatenate([self._held, ids])
         return prediction
 
     def _allowed(self, ids: TokenIds) -> dict[int, TokenIds]:
-        """By position in a causal pass: the tokens that may follow, where the fill still spells the removed text."""
+        """By position in a causal pass: the tokens that may follow, where the fill still spells `Layout.removed`."""
         removed = self.layout.removed
-        if not removed:
-            return {}
-        held = np.concatenate([self._held, ids])
-        num_before = len(self._held)
         num_known = self.layout.num_known
+        num_before = len(self._held)
+        held = np.concatenate([self._held, ids])
+        allowed: dict[int, TokenIds] = {}
         first = max(0, num_known - num_before - 1)  # the positions before it are followed by known text
-        fills = ((at, held[num_known : num_before + at + 1]) for at in range(first, len(ids)))
-        allowed = ((at, self._model.following_removed(removed, fill)) for at, fill in fills)
-        return {at: tokens for at, tokens in allowed if tokens is not None}
+        for at in range(first, len(ids)):
+            fill_ids = held[num_known : num_before + at + 1]
+            if len(fill_ids) >= len(removed):  # a token has at least one byte
+                break
+            spelled = self.stop.decode(fill_ids)
+            if len(spelled) < len(removed) and removed.startswith(spelled):
+                possible = self._model.token_index().spelling(removed[len(spelled) :])
+                allowed |= {at: possible} if len(possible) else {}
+        return allowed
 
     def texts(self, ids: TokenIds) -> tuple[str, str]:
         """The thought before an answer, and the text from the cursor on."""
         if self._is_answer:
             return split_thought(ids, self._model.tokenizer, is_thinking=self.spec.is_thinking)
-        return "", self.decode(ids)[len(self.layout.removed) :].decode("utf-8", "replace")
+        return "", self.stop.decode(ids)[len(self.layout.removed) :].decode("utf-8", "replace")
 
     def is_done(self, draft: Draft) -> bool:
         """The draft after the passes so far meets the stop criteria."""
@@ -333,17 +294,17 @@ class DecodeTask:
 
     def verdict(self, draft: Draft) -> Verdict:
         """What the user would see of a draft, with its confidence; computed once for each draft."""
-        assert self._judge is not None
         if draft not in self._verdicts:
             with self.costs.stage("postprocess"):
-                self._verdicts[draft] = self._judged(draft, self._judge)
+                self._verdicts[draft] = self._judged(draft)
         return self._verdicts[draft]
 
-    def _judged(self, draft: Draft, judge: Callable[[bytes, float], Verdict]) -> Verdict:
+    def _judged(self, draft: Draft) -> Verdict:
+        assert self._judge is not None
         is_begun = not draft.is_empty and self.stop.is_spelled(draft.ids)
         if not (is_begun or draft.is_ended):
             return Rejection(Reason.UNFINISHED)
-        verdict = judge(self.stop.shown_bytes(draft), draft.score)
+        verdict = self._judge(self.stop.shown_bytes(draft), draft.score)
         if isinstance(verdict, Rejection):
             return verdict
         ending = self.stop.ending(draft, self.costs.num_passes) or Ending.CONTEXT

@@ -15,7 +15,6 @@ import numpy as np
 
 from dg_lsp.canvas.layout import OPEN, Layout, TokenIds, token_ids
 from dg_lsp.canvas.spec import OPTIONS_OF_ALL, DecoderName, ExpectedPasses, ModelSpec, PromptFormat
-from dg_lsp.context.document import Cursor
 from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.decoders.base import Limits
 from dg_lsp.engine.request import FillRequest, Priority
@@ -57,6 +56,10 @@ class StepCosts:
     def predict(self, num_tokens: float) -> float:
         """A pass over canvases; infinite without a canvas."""
         return _interpolate(self.canvas, num_tokens)
+
+
+NO_COSTS = StepCosts()
+"""Of a model that was not measured: every pass is infinitely slow."""
 
 
 def measure_costs(denoiser: Denoiser, *, clock: Callable[[], float] = time.perf_counter) -> StepCosts:
@@ -111,21 +114,14 @@ class PositionKind(StrEnum):
     BLOCK = "block"  # any number of lines on a blank line
     TEXT = "text"  # an answer, or the continuation of a text; expected passes are those of one token
 
-    @classmethod
-    def of(cls, cursor: Cursor, max_lines: int | None) -> "PositionKind":
-        """`max_lines` is what may be shown there."""
-        if not cursor.is_blank_line:
-            return cls.LINE_END
-        return cls.WHOLE_LINE if max_lines == 1 else cls.BLOCK
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSelection:
     """Selects the decoder of one request, and its limits."""
 
     spec: ModelSpec
-    costs: StepCosts | None
-    """Without costs, `auto` is `speculative` for a drafter, else `diffusion`, or `autoregressive` without a canvas."""
+    costs: StepCosts
+    """If all are infinite, `auto` is the first of `possible_decoders`."""
     kind: PositionKind
     num_missing: int = 0  # prompt tokens that are not cached
 
@@ -133,7 +129,8 @@ class DecoderSelection:
         """The decoder that runs where `wanted` is set."""
         is_infill = self.spec.prompt_format is PromptFormat.INFILL and self.kind is not PositionKind.TEXT
         if wanted is DecoderName.AUTO:
-            wanted = self._fastest()
+            possible = (decoder for decoder in possible_decoders(self.spec) if decoder is not DecoderName.INFILL)
+            wanted = min(possible, key=self.expected_ms)
         return DecoderName.INFILL if is_infill and wanted is DecoderName.DIFFUSION else wanted
 
     def limits(
@@ -168,14 +165,19 @@ class DecoderSelection:
         )
 
     def expected_ms(self, decoder: DecoderName) -> float:
-        """Milliseconds for each useful edit: half as many right answers double them.
-
-        Infinite without costs, and for a decoder without expected passes.
-        """
-        for row in (*self.spec.expectations, *DEFAULTS):
-            if row.decoder is decoder and row.kind == self.kind:
-                return self._ms(row)
-        return math.inf
+        """Milliseconds for each useful edit: half as many right answers double them. `infill` has no such number."""
+        rows = (*self.spec.expectations, *DEFAULTS)
+        row = next(row for row in rows if row.decoder is decoder and row.kind == self.kind)
+        is_line = self.kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
+        least = self.spec.longest_block if self.kind is PositionKind.TEXT else 0
+        length = canvas_length(self.spec, 1 if is_line else None, least=least)
+        kinds = (
+            (row.singles, self.costs.extend(1)),
+            (row.checks, self.costs.extend(VERIFIED_TOKENS)),
+            (row.canvases, self.costs.predict(length)),
+        )
+        passes_ms = sum(num * ms for num, ms in kinds if num)  # a kind of pass that the model lacks is infinitely slow
+        return (self.num_missing * self.costs.prompt_token + passes_ms) / row.hits
 
     def num_passes(self, ms: float, decoder: DecoderName, num_tokens: int) -> float:
         """Passes over canvases of so many tokens that take about this time on an idle machine.
@@ -184,32 +186,11 @@ class DecoderSelection:
         """
         if math.isinf(ms):
             return ms
-        costs = self.costs or StepCosts()
-        pass_ms = [costs.predict(num_tokens)] if decoder.needs_canvas else []
+        pass_ms = [self.costs.predict(num_tokens)] if decoder.needs_canvas else []
         if decoder.needs_causal_head:
-            pass_ms.append(costs.extend(VERIFIED_TOKENS if pass_ms else 1))
+            pass_ms.append(self.costs.extend(VERIFIED_TOKENS if pass_ms else 1))
         mean_ms = sum(pass_ms) / len(pass_ms)
         return float(2.0 ** round(math.log2(ms / (mean_ms if 0 < mean_ms < math.inf else _USUAL_MS))))
-
-    def _fastest(self) -> DecoderName:
-        named = (name for name in DecoderName if name not in (DecoderName.AUTO, DecoderName.INFILL))
-        possible = [name for name in named if not missing_part(self.spec, name)]
-        if self.costs is None or len(possible) == 1:
-            return DecoderName.SPECULATIVE if self.spec.is_drafter else possible[0]
-        return min(possible, key=self.expected_ms)
-
-    def _ms(self, row: ExpectedPasses) -> float:
-        costs = self.costs or StepCosts()
-        is_line = self.kind in (PositionKind.LINE_END, PositionKind.WHOLE_LINE)
-        least = self.spec.longest_block if self.kind is PositionKind.TEXT else 0
-        length = canvas_length(self.spec, 1 if is_line else None, least=least)
-        kinds = (
-            (row.singles, costs.extend(1)),
-            (row.checks, costs.extend(VERIFIED_TOKENS)),
-            (row.canvases, costs.predict(length)),
-        )
-        passes_ms = sum(num * ms for num, ms in kinds if num)  # a kind of pass that the model lacks is infinitely slow
-        return (self.num_missing * costs.prompt_token + passes_ms) / row.hits
 
 
 def early_stop_ms(request: FillRequest, settings: CompletionSettings, deadline: float) -> float:
@@ -261,18 +242,16 @@ def decoder_with(options: SamplerOptions, wanted: DecoderName, spec: ModelSpec) 
     return wanted
 
 
-def missing_part(spec: ModelSpec, decoder: DecoderName) -> str:
-    """What the model lacks for a decoder, and the decoders to choose instead; empty if it can run the decoder."""
-    if decoder.needs_causal_head and not spec.has_causal_head:
-        where = " in the prompt format infill" if spec.prompt_format is PromptFormat.INFILL else ""
-        return f"{spec.name} has no causal head{where}, which {decoder} needs; choose the decoder diffusion"
-    if decoder.needs_canvas and spec.sampling is None:
-        return f"{spec.name} has no canvas, which {decoder} needs; choose autoregressive or prompt-lookup"
-    if decoder.needs_final_canvas and not spec.has_final_canvas:
-        return f"{spec.name} has a canvas for drafts only; choose speculative, which verifies them"
-    if decoder is DecoderName.SPECULATIVE and not spec.is_drafter:
-        return f"{spec.name} was not trained to draft, which {decoder} needs; choose diffusion or prompt-lookup"
-    return ""
+def possible_decoders(spec: ModelSpec) -> list[DecoderName]:
+    """The decoders that the model can run."""
+    has_parts = {
+        DecoderName.DIFFUSION: spec.has_final_canvas,
+        DecoderName.AUTOREGRESSIVE: spec.has_causal_head,
+        DecoderName.SPECULATIVE: spec.has_causal_head and spec.is_drafter,
+        DecoderName.PROMPT_LOOKUP: spec.has_causal_head,
+        DecoderName.INFILL: spec.has_free_canvas,
+    }
+    return [decoder for decoder, has_part in has_parts.items() if has_part]
 
 
 _PASSES = {

@@ -6,8 +6,8 @@ denoises a part of their tokens again, so that several places change together.
 
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -68,11 +68,11 @@ class NextEditResult:
 class NextEditRequest(DocumentRequest[NextEditResult]):
     """A document, without other cells, after the user's last edits."""
 
-    priority: ClassVar = Priority.REWRITE
+    priority: Priority = field(default=Priority.REWRITE, kw_only=True)
+    deadline_ms: float = field(default=5000.0, kw_only=True)
     lines: LineIndex  # of the snapshot's text
     edits: tuple[Edit, ...]  # of this document, newest first
     offset: int | None = None  # of the cursor; None where it is not known
-    deadline_ms: float = 5000.0
 
     @property
     def cursor(self) -> int:
@@ -194,7 +194,7 @@ def _from_edit_model(
     for progress in answer:
         yield progress
         score, num_passes = progress.draft.score, progress.number
-        text = progress.frame().settled_text
+        text = progress.text if progress.task is None else progress.task.texts(progress.draft.ids)[1]
         if text.count("\n") > num_lines:
             num_lines = text.count("\n")
             region = prompt.edited_region(text, unfinished=JOINED_LINES)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from copy import copy
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from typing_extensions import override
@@ -21,17 +21,17 @@ from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, canvas_length, decoder_with
-from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Steps
-from dg_lsp.engine.gaps import GapsFill
-from dg_lsp.engine.request import (
-    ChatRequest,
-    EngineRequest,
-    FillRequest,
-    FillResult,
-    RewriteRequest,
-    RewriteResult,
+from dg_lsp.engine.decoder_selection import (
+    NO_COSTS,
+    DecoderSelection,
+    PositionKind,
+    StepCosts,
+    canvas_length,
+    decoder_with,
 )
+from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, Result, Steps
+from dg_lsp.engine.gaps import GapsFill
+from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, RewriteRequest, RewriteResult
 from dg_lsp.engine.rewrite import Rewrite
 from dg_lsp.errors import OptionError
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -42,11 +42,9 @@ LOOKAHEAD_SHARE = 16
 PROMPT_SHARE = 3 / 8
 """Share of the time until the deadline that a prompt may take, where idle time decodes the rest of a longer one."""
 MIN_PROMPT = 64  # tokens that a prompt has where the time allows fewer
-Value = TypeVar("Value")
-Result = TypeVar("Result")
 
 
-def drain(generator: Generator[Value, None, Result], look: Callable[[Value], object] = lambda _: None) -> Result:
+def drain(generator: Generator[Progress, None, Result], look: Callable[[Progress], object] = lambda _: None) -> Result:
     """Runs a generator to its end and returns its result; `look` is called with every value."""
     steps = Steps(generator)
     for value in steps:
@@ -66,17 +64,9 @@ class Engine(ABC):
     follows_instructions: bool  # the model follows the instruction of a rewrite; otherwise it sees a comment
 
     @property
-    @abstractmethod
     def footprint(self) -> Footprint:
         """The model's memory on this machine; for any thread."""
-
-    @property
-    def busy_slots(self) -> tuple[bool, ...]:
-        """Whether each slot of the KV cache has a request that has begun and not ended; for any thread.
-
-        Empty where a server has the slots.
-        """
-        return ()
+        return Footprint()
 
     def fill(self, request: FillRequest, *, deadline: float | None = None) -> FillResult:
         """Like `complete`, but returns only the result. Without a deadline, the request's own counts from now."""
@@ -143,11 +133,7 @@ class LocalEngine(Engine):
     """A denoiser, its KV cache and how requests use them."""
 
     def __init__(
-        self,
-        denoiser: Denoiser,
-        tokenizer: Tokenizer,
-        settings: CompletionSettings,
-        costs: StepCosts | None = None,
+        self, denoiser: Denoiser, tokenizer: Tokenizer, settings: CompletionSettings, costs: StepCosts = NO_COSTS
     ) -> None:
         """Without costs, `auto` denoises a canvas where the model has one."""
         self.spec = denoiser.spec
@@ -155,18 +141,15 @@ class LocalEngine(Engine):
         self.costs = costs
         self.follows_instructions = self.spec.follows_instructions
         self._model = EngineModel.of(denoiser, tokenizer)
-        if costs and costs.prompt_token:
+        if costs.prompt_token:
             self._model.speed.token_ms = costs.prompt_token
 
     @property
     @override
     def footprint(self) -> Footprint:
-        return self._model.denoiser.footprint
-
-    @property
-    @override
-    def busy_slots(self) -> tuple[bool, ...]:
-        return self._model.slots.are_busy
+        num_users = self._model.slots.num_users
+        busy_slots = tuple(num_users[slot] > 0 for slot in range(self._model.denoiser.num_slots))
+        return replace(self._model.denoiser.footprint, busy_slots=busy_slots)
 
     @override
     def complete(
@@ -176,10 +159,11 @@ class LocalEngine(Engine):
         with costs.stage("prompt"):
             model, wanted = self._resolved(request, request.decoder or DecoderName(self.settings.decoder))
             layout = _fill_layout(request, model)
-            most = self._affordable(layout, model, deadline)
+            selection = self._selection(request, model, layout)
+            most = self._affordable(selection.num_missing, model, deadline)
             if most:
                 layout = _fill_layout(request, model, most)
-            selection = self._selection(request, model, layout)
+                selection = self._selection(request, model, layout)
             decoder = selection.choose(wanted)
             task_layout = layout.in_prompt() if decoder.needs_causal_head else layout
             task = DecodeTask(
@@ -216,15 +200,16 @@ class LocalEngine(Engine):
             spec = with_sampler(spec, request.sampler)
         if wanted is DecoderName.INFILL and isinstance(request, FillRequest):
             spec = in_infill_format(spec)
-        return replace(self._model.for_client(request.client), spec=spec), wanted
+        # a client finds no text and no prompt of another one in a cache
+        tokenizer = self._model.caching_tokenizer(request.client)
+        return replace(self._model, tokenizer=tokenizer, client=request.client, spec=spec), wanted
 
-    def _affordable(self, layout: Layout, model: EngineModel, deadline: float) -> int:
+    def _affordable(self, num_missing: int, model: EngineModel, deadline: float) -> int:
         """Tokens to which the prompt is cut because the time does not allow to decode what is not cached; 0 for none.
 
         A power of two: a later request that has a little more or less time finds the same prompt in the cache.
         """
         num_tokens = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
-        num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
         if num_tokens >= min(num_missing, model.spec.max_prompt_tokens) or not self.settings.speculate:
             return 0
         most = 1 << round(math.log2(max(num_tokens, MIN_PROMPT)))
@@ -233,7 +218,9 @@ class LocalEngine(Engine):
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
         """The selection for a request, by the prompt tokens that no slot of the client has."""
         num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
-        kind = PositionKind.of(request.cursor, request.line_limit)
+        kind = PositionKind.LINE_END
+        if request.cursor.is_blank_line:
+            kind = PositionKind.WHOLE_LINE if request.line_limit == 1 else PositionKind.BLOCK
         return DecoderSelection(spec=model.spec, costs=self.costs, kind=kind, num_missing=num_missing)
 
     @override
@@ -250,7 +237,33 @@ class LocalEngine(Engine):
         decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
         costs = RequestCosts()
         with costs.stage("prompt"):
-            task = _chat_task(request, model, decoder, deadline, costs)
+            if request.ignores_end:
+                model = replace(model, spec=replace(model.spec, end_ids=()))
+            spec = model.spec
+            if request.text is None:
+                layout = chat_layout(request.turns, model.tokenizer, spec, model.room)
+            else:
+                layout = raw_layout(request.text, model.tokenizer, spec, model.room)
+            limits = Limits(
+                canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0,
+                request.max_tokens,
+                None,
+                deadline=deadline,
+                may_repeat=request.is_raw or request.ignores_end,
+                stops=() if spec.is_thinking else request.stops,  # a thought may contain one; the answer is cut later
+                is_stopped=request.is_stopped,
+                max_length=model.room,
+            )
+            task = DecodeTask(
+                model,
+                decoder,
+                layout,
+                limits,
+                costs,
+                seed=request.seed,
+                slot=request.slot,
+                is_answer=not request.is_raw,
+            )
         (draft, *_) = yield from task.drafts()
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
@@ -300,31 +313,6 @@ def _fill_layout(request: FillRequest, model: EngineModel, most: int = 0, lookah
     max_tokens = most or model.spec.max_prompt_tokens
     prompt = prompt_of(request.snapshot, request.offset, max_tokens, lookahead=lookahead)
     return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
-
-
-def _chat_task(
-    request: ChatRequest, model: EngineModel, decoder: DecoderName, deadline: float, costs: RequestCosts
-) -> DecodeTask:
-    if request.ignores_end:
-        model = replace(model, spec=replace(model.spec, end_ids=()))
-    spec = model.spec
-    if request.text is None:
-        layout = chat_layout(request.turns, model.tokenizer, spec, model.room)
-    else:
-        layout = raw_layout(request.text, model.tokenizer, spec, model.room)
-    length = canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0
-    limits = Limits(
-        length,
-        request.max_tokens,
-        None,
-        deadline=deadline,
-        may_repeat=request.is_raw or request.ignores_end,
-        stops=() if spec.is_thinking else request.stops,  # one may occur in the thought; the answer is cut later
-        is_stopped=request.is_stopped,
-        max_length=model.room,
-    )
-    is_answer = not request.is_raw
-    return DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=is_answer)
 
 
 def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:

@@ -42,7 +42,7 @@ from dg_lsp.engine.decoders.base import EMPTY, Draft, Limits, Progress
 from dg_lsp.engine.decoders.diffusion import join_scores
 from dg_lsp.engine.request import FillRequest, Replacement, RewriteRequest, RewriteResult, Verdict
 from dg_lsp.engine.rewrite import RangeTask
-from dg_lsp.postprocess.text_edits import is_among_statements, is_remark
+from dg_lsp.postprocess.text_edits import Change, all_applied, is_among_statements, is_remark
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, breakage
 from dg_lsp.settings import CompletionSettings
 
@@ -147,10 +147,9 @@ def _fills_together(spec: ModelSpec, decoder: DecoderName) -> bool:
 
     A model with fill-in-the-middle tokens has seen one gap only, and fills several better one after the other.
     """
-    if decoder is DecoderName.INFILL:
-        return spec.sampling is not None
     takes_gaps = spec.prompt_format in (PromptFormat.INFILL, PromptFormat.INSTRUCT)
-    return decoder is DecoderName.AUTO and spec.sampling is not None and takes_gaps
+    is_wanted = decoder is DecoderName.INFILL or (decoder is DecoderName.AUTO and takes_gaps)
+    return is_wanted and spec.has_free_canvas
 
 
 class GapsText:
@@ -202,15 +201,6 @@ class GapsText:
         self.verdicts[number] = verdict
         return isinstance(verdict, Candidate)
 
-    def result_text(self, verdicts: Sequence[Verdict]) -> str:
-        """The text from the first gap to the last one with these fills; gaps without a fill are as they were."""
-        parts = self._parts.copy()
-        parts[1::2] = [
-            verdict.text if isinstance(verdict, Candidate) else old
-            for verdict, old in zip(verdicts, self._old, strict=True)
-        ]
-        return "".join(parts[1:-1])
-
     def _before(self, number: int) -> str:
         return "".join(self._parts[: 2 * number + 1])
 
@@ -259,23 +249,19 @@ class GapsFill(RangeTask):
 
     def _group(self, first: int) -> tuple[GapsLayout | None, int]:
         """The layout of as many gaps as share a canvas, and the last of them; None for a single one."""
-        last = first
         layout = None
-        if self._model is None:
+        model = self._model
+        if model is None:
             return None, first
         with self._costs.stage("prompt"):
-            while last + 1 < len(self._request.gaps):
-                longer = self._layout(self._model, first, last + 1)
-                if not longer.fits(self._model.spec):
-                    break
+            for last in range(first + 1, len(self._request.gaps)):
+                prompt = prompt_of(*self._text.opened(first, last), model.spec.max_prompt_tokens)
+                prompt = replace(prompt, snippets=self._request.snippets)
+                longer = gaps_layout(prompt, self._text.between(first, last), model.tokenizer, model.spec)
+                if not longer.fits(model.spec):
+                    return layout, last - 1
                 layout = longer
-                last += 1
-        return layout, last
-
-    def _layout(self, model: EngineModel, first: int, last: int) -> GapsLayout:
-        prompt = prompt_of(*self._text.opened(first, last), model.spec.max_prompt_tokens)
-        prompt = replace(prompt, snippets=self._request.snippets)
-        return gaps_layout(prompt, self._text.between(first, last), model.tokenizer, model.spec)
+        return layout, len(self._request.gaps) - 1
 
     def _fill_one(self, number: int) -> Generator[Progress, None, None]:
         snapshot, offset = self._text.opened(number, number)
@@ -309,7 +295,9 @@ class GapsFill(RangeTask):
         canvases = layout.canvases(task.spec, task.rng)
         yield from task.prefill(layout.layout.prompt_ids)
         steps: tuple[Step, ...] = tuple(map(Step.before, canvases))
-        states = denoise_together(task, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True)
+        states = denoise_together(
+            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=False, closes_gaps=True
+        )
         while not limits.is_over() and (state := next(states, None)) is not None:
             steps = state
             costs.num_passes += 1
@@ -336,14 +324,17 @@ class GapsFill(RangeTask):
         return replace(verdict, confidence=task.confidence(draft)) if isinstance(verdict, Candidate) else verdict
 
     def _result(self, verdicts: Sequence[Verdict]) -> RewriteResult:
+        text = self._request.snapshot.text
         pairs = zip(self._request.gaps, verdicts, strict=True)
         gaps = tuple(Replacement(gap.start, gap.end, verdict) for gap, verdict in pairs)
-        filled = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
+        filled = [gap for gap in gaps if gap.reason is None]
         whole = verdicts[0]
         if filled:
-            score = fmean(candidate.score for candidate in filled)
-            confidence = min(candidate.confidence for candidate in filled)
-            whole = Candidate(self._text.result_text(verdicts), score, confidence)
+            score = fmean(gap.verdict.score for gap in filled)
+            confidence = min(gap.verdict.confidence for gap in filled)
+            edited = all_applied((Change(gap.start, gap.end, gap.text) for gap in filled), text)
+            end = gaps[-1].end + len(edited) - len(text)
+            whole = Candidate(edited[gaps[0].start : end], score, confidence)
         return RewriteResult(
             gaps[0].start,
             gaps[-1].end,

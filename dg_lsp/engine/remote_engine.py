@@ -17,7 +17,6 @@ from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, fitting, p
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
 from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
-from dg_lsp.diffusion.denoiser import Footprint
 from dg_lsp.engine.decoder_selection import early_stop_ms
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, text_ending
 from dg_lsp.engine.engine import Engine
@@ -32,7 +31,7 @@ from dg_lsp.engine.request import (
     RewriteResult,
     Verdict,
 )
-from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, rewrite_prompt, with_instruction
+from dg_lsp.engine.rewrite import GROWTH, SPARE, checked_request, rewrite_prompt
 from dg_lsp.errors import ModelUnsupportedError, OptionError
 from dg_lsp.postprocess.text_edits import cut_lines
 from dg_lsp.postprocess.validate import Candidate, Reason, Rejection, rank
@@ -65,11 +64,6 @@ class RemoteEngine(Engine):
             languages=model.languages,
         )
         self._model = model
-
-    @property
-    @override
-    def footprint(self) -> Footprint:
-        return Footprint()
 
     @override
     def complete(
@@ -117,16 +111,13 @@ class RemoteEngine(Engine):
         if request.gaps:
             return (yield from GapsFill(self, request, deadline).run())
         with watch.stage("prompt"):
-            if self.follows_instructions:
-                request = with_instruction(request)
-            is_instructed = bool(request.instruction.strip()) and self.follows_instructions
-            request = checked_request(request, self.spec, is_instructed=is_instructed)
+            request = checked_request(request, self.spec, follows_instructions=self.follows_instructions)
             old = request.snapshot.text[request.start : request.end]
             max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
-            limits = Limits(0, max_tokens, None if is_instructed else len(LINE_END.split(old)), deadline=deadline)
-            size = self.spec.max_prompt_tokens
-            prompt = rewrite_prompt(request, size, is_instructed=is_instructed, prefix_share=PREFIX_SHARE)
-            task = RemoteTask.REWRITE if is_instructed else RemoteTask.FILL
+            max_lines = None if request.is_instructed else len(LINE_END.split(old))
+            limits = Limits(0, max_tokens, max_lines, deadline=deadline)
+            prompt = rewrite_prompt(request, self.spec.max_prompt_tokens, prefix_share=PREFIX_SHARE)
+            task = RemoteTask.REWRITE if request.is_instructed else RemoteTask.FILL
             query = self._query(request, task, prompt, limits)
         answer = yield from watch.relay(self._stream(query, limits))
         with watch.stage("postprocess"):

@@ -38,7 +38,6 @@ class Timings:
     postprocess: float = 0.0
     total: float = 0.0
     """From the engine's start on the request to its result, without the time in which the caller held a step."""
-    predict: float = 0.0  # inside the backend's forward passes; the rest of `denoise` is the engine's own overhead
     setup: float = 0.0  # building the prompt: the part of `prefill` before the model works
 
 
@@ -219,21 +218,14 @@ class EngineRequest(ABC, Generic[Result_co]):
     slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
     endpoint: str = ""  # the path of the HTTP API or the method of LSP, for the audit log
     id: str = ""  # of the audit record; empty leaves it to the log
+    priority: Priority = field(default=Priority.TYPED, compare=False)
+    deadline_ms: float | None = None
+    """Milliseconds from submission, after which the result is what is settled; None takes the setting."""
 
     @property
     @abstractmethod
     def subject(self) -> str:
         """The document or the conversation: a newer request of the same kind about it replaces the request."""
-
-    @property
-    @abstractmethod
-    def priority(self) -> Priority:
-        """How urgent it is."""
-
-    @property
-    @abstractmethod
-    def deadline_ms(self) -> float | None:
-        """Milliseconds from submission, after which the result is what is settled; None takes the setting."""
 
     def deadline_from(self, arrival: float, settings: CompletionSettings) -> float:
         """The deadline of a request that arrived then, both in `time.monotonic` seconds."""
@@ -270,10 +262,8 @@ class FillRequest(DocumentRequest[FillResult]):
     num_candidates: int = 1
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
-    deadline_ms: float | None = None
     early_stop_ms: float | None = None  # time until whole lines are enough, 0 for never; None takes the setting
     is_gap: bool = False  # in place of a placeholder: one argument, or statements of the block around it
-    priority: Priority = field(default=Priority.TYPED, compare=False)
     cursor: Cursor = field(init=False, repr=False, compare=False)
     """The lines around the offset, computed once for all that look at them."""
 
@@ -321,16 +311,17 @@ class FillRequest(DocumentRequest[FillResult]):
 class RewriteRequest(DocumentRequest[RewriteResult]):
     """A range of a buffer to write anew; the rest of the buffer stays as it is."""
 
-    priority: ClassVar = Priority.REWRITE
+    priority: Priority = field(default=Priority.REWRITE, kw_only=True)
+    deadline_ms: float = field(default=60_000.0, kw_only=True)  # an unfinished rewrite is rejected
     start: int
     end: int  # code-point offsets into the snapshot's text, `start < end`
     instruction: str = ""  # in words; empty leaves the change to the model
     strength: float = 1.0
     """Share of the tokens to replace, above 0 and at most 1: 0.3 keeps most of them, 1 starts from nothing."""
-    deadline_ms: float = 60_000.0  # an unfinished rewrite is rejected
     must_fix_errors: bool = False  # a buffer with syntax errors must have fewer afterwards
     gaps: tuple[Gap, ...] = ()  # to fill, while the rest of the range stays as it is; in order, without overlap
     num_candidates: int = 1  # of several, improbable ones are not rejected: the caller selects one
+    is_instructed: bool = False  # the model follows the instruction, see `checked_request`
 
     @override
     def run(self, engine: "Engine", deadline: float) -> "Generator[Progress, None, RewriteResult]":
@@ -363,8 +354,8 @@ class RewriteRequest(DocumentRequest[RewriteResult]):
 class IdleRequest(EngineRequest[None]):
     """In idle time: decodes the prompt of a fill that may come next, or again what the cache holds approximately."""
 
-    priority: ClassVar = Priority.SPECULATION
-    deadline_ms: ClassVar = math.inf
+    priority: Priority = field(default=Priority.SPECULATION, kw_only=True)
+    deadline_ms: float = field(default=math.inf, kw_only=True)
     subject: ClassVar[str] = ""
     fill: FillRequest | None = None  # None refreshes the cache
 
@@ -377,7 +368,8 @@ class IdleRequest(EngineRequest[None]):
 class ChatRequest(EngineRequest[FillResult]):
     """A conversation to continue, or a text as it is."""
 
-    priority: ClassVar = Priority.CHAT
+    priority: Priority = field(default=Priority.CHAT, kw_only=True)
+    deadline_ms: float = field(default=CHAT_DEADLINE_MS, kw_only=True)
     turns: tuple[Turn, ...]
     subject: str  # of the conversation
     text: str | None = None  # to continue without a chat template, in place of turns; neither lines nor loops end it
@@ -385,7 +377,6 @@ class ChatRequest(EngineRequest[FillResult]):
     ignores_end: bool = False  # end tokens do not end the answer
     is_stopped: Callable[[], bool] = field(default=bool, compare=False)  # the answer is what is settled when it is true
     max_tokens: int = CHAT_MAX_TOKENS  # longest answer, over as many canvases as that takes and the model has room for
-    deadline_ms: float = CHAT_DEADLINE_MS
 
     @property
     def is_raw(self) -> bool:

@@ -84,17 +84,14 @@ class Rewrite(RangeTask):
 
     def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
         """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
-        if model.spec.follows_instructions:
-            request = with_instruction(request)
-        self._is_instructed = bool(request.instruction.strip()) and model.spec.follows_instructions
-        request = checked_request(request, model.spec, is_instructed=self._is_instructed)
+        request = checked_request(request, model.spec, follows_instructions=model.spec.follows_instructions)
         super().__init__(engine, request, deadline)
         self._model = model
 
     def run(self) -> Generator[Progress, None, RewriteResult]:
         """One value per forward pass, then the result."""
         request = self._request
-        attempt = self._denoise if self._is_instructed or request.strength < 1 else self._fill_range
+        attempt = self._denoise if request.is_instructed or request.strength < 1 else self._fill_range
         verdicts: list[Verdict] = []
         for number in range(max(MAX_TRIES, request.num_candidates)):
             first, *further = yield from attempt(request.seed + number)
@@ -117,7 +114,7 @@ class Rewrite(RangeTask):
 
     def _fill_range(self, seed: int) -> Generator[Progress, None, list[Verdict]]:
         request = self._request
-        snapshot, offset = without_range(request, is_instructed=False)
+        snapshot, offset = without_range(request)
         max_lines = len(LINE_END.split(request.snapshot.text[request.start : request.end]))
         result = yield from self._complete(snapshot, offset, seed=seed, max_lines=max_lines)
         if not result.candidates:
@@ -133,10 +130,9 @@ class Rewrite(RangeTask):
         request = self._request
         with self._costs.stage("prompt"):
             size = model.spec.max_prompt_tokens
-            prompt = rewrite_prompt(request, size, is_instructed=self._is_instructed)
-            prompt = replace(prompt, snippets=request.snippets)
+            prompt = replace(rewrite_prompt(request, size), snippets=request.snippets)
             num_selected = len(model.tokenizer.encode(prompt.selection))
-            build = rewrite_layout if self._is_instructed else layout_of
+            build = rewrite_layout if request.is_instructed else layout_of
             layout = build(prompt, model.tokenizer, model.spec, size)
             longest = GROWTH * num_selected + SPARE
             decoder = DecoderName.SPECULATIVE if model.spec.is_drafter else DecoderName.DIFFUSION
@@ -152,7 +148,7 @@ class Rewrite(RangeTask):
                 None,
                 num_candidates=request.num_candidates,
                 deadline=self._deadline,
-                stops=next_lines(request) if self._is_instructed else (),
+                stops=next_lines(request) if request.is_instructed else (),
                 max_length=model.room,
             )
             task = DecodeTask(model, decoder, layout, limits, self._costs, seed=seed)
@@ -182,7 +178,7 @@ class Rewrite(RangeTask):
         if task.limits.is_over():
             return UNFINISHED
         draft = EMPTY
-        for step in denoise(task, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
+        for step in denoise(task.denoiser, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
             task.costs.num_passes += 1
             gap = gap_of(step)
             draft = EMPTY.grow(gap.draft_ids, gap.confidence, frozenset())
@@ -198,14 +194,16 @@ class Rewrite(RangeTask):
         if isinstance(verdict, Rejection):
             return verdict
         # what an instruction asks for can be written in many ways, and the user sees the change before it is made
-        is_asked_for = self._is_instructed and self._request.strength >= 1
+        is_asked_for = self._request.is_instructed and self._request.strength >= 1
         if not is_asked_for and confidence < self._settings.min_confidence:
             return Rejection(Reason.LOW_CONFIDENCE, verdict.text)
         return replace(verdict, confidence=confidence)
 
 
-def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: bool) -> RewriteRequest:
-    """The request for whole lines under an instruction, else without the blanks around the range's text.
+def checked_request(request: RewriteRequest, spec: ModelSpec, *, follows_instructions: bool) -> RewriteRequest:
+    """The request for whole lines if the model follows its instruction, else without the blanks around the range.
+
+    The output of a test is the instruction to fix it, if there is no other one.
 
     Raises:
         RequestError: the range is empty or outside of the buffer, or the model lacks what the strength needs.
@@ -219,19 +217,16 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, is_instructed: 
         raise RequestError(f"strength must be above 0 and at most 1, not {request.strength:g}")
     if request.strength < 1 and not spec.has_free_canvas:
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
-    if is_instructed:
+    is_failing = any(chunk.source is SnippetSource.TEST for chunk in request.snippets.chunks)
+    instruction = request.instruction.strip() or (FIX_TEST if is_failing else "")
+    if instruction and follows_instructions:
         line_end = LINE_END.search(text, end, request.snapshot.end)
         is_whole = text[end - 1] in "\n\r"
         end = end if is_whole else line_end.end() if line_end else request.snapshot.end
-        return replace(request, start=line_start(text, start), end=end)
+        start = line_start(text, start)
+        return replace(request, start=start, end=end, instruction=instruction, is_instructed=True)
     old = text[start:end]
     return replace(request, start=start + len(old) - len(old.lstrip()), end=start + len(old.rstrip()))
-
-
-def with_instruction(request: RewriteRequest) -> RewriteRequest:
-    """The request with the instruction to fix the test whose output it has, if it has no other one."""
-    is_failing = any(chunk.source is SnippetSource.TEST for chunk in request.snippets.chunks)
-    return replace(request, instruction=FIX_TEST) if is_failing and not request.instruction.strip() else request
 
 
 def next_lines(request: RewriteRequest) -> tuple[str, ...]:
@@ -249,17 +244,17 @@ def next_lines(request: RewriteRequest) -> tuple[str, ...]:
     return () if following in style.to_model(text[request.start : request.end]) else (following,)
 
 
-def without_range(request: RewriteRequest, *, is_instructed: bool) -> tuple[Snapshot, int]:
+def without_range(request: RewriteRequest) -> tuple[Snapshot, int]:
     """The buffer without the range, and the offset of the gap.
 
-    Without a chat template, the instruction becomes a comment above a range that begins a line.
+    An instruction that the model does not follow becomes a comment above a range that begins a line.
     """
     text = request.snapshot.text
     before = text[: request.start]
     blanks = text[line_start(text, request.start) : request.start]
     instruction = " ".join(request.instruction.split())
     comment = language_of(request.snapshot.language).commented(instruction)
-    if instruction and comment and not is_instructed and not blanks.strip():
+    if instruction and comment and not request.is_instructed and not blanks.strip():
         before += f"{comment}\n{blanks}"
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
 
@@ -276,11 +271,9 @@ def instruction_note(request: RewriteRequest, model: str, *, follows_instruction
     return f"{model} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
-def rewrite_prompt(
-    request: RewriteRequest, max_tokens: int, *, is_instructed: bool, prefix_share: float = 1.0
-) -> Prompt:
+def rewrite_prompt(request: RewriteRequest, max_tokens: int, *, prefix_share: float = 1.0) -> Prompt:
     """The code around the range, the range, and the instruction; see `prompt_of`."""
-    prompt = prompt_of(*without_range(request, is_instructed=is_instructed), max_tokens, prefix_share=prefix_share)
+    prompt = prompt_of(*without_range(request), max_tokens, prefix_share)
     text = request.snapshot.text
     selection = TextStyle.of(text, request.start).to_model(text[request.start : request.end])
     return replace(prompt, selection=selection, instruction=request.instruction.strip())

@@ -317,7 +317,7 @@ async def slots(service: RequestService) -> list[Json]:
     """One object per slot of the prompt cache; none for a remote server."""
     size = service.context_size
     engine = service.models.completion.engine
-    busy = () if engine is None else engine.busy_slots
+    busy = () if engine is None else engine.footprint.busy_slots
     return [{"id": number, "n_ctx": size, "is_processing": is_busy} for number, is_busy in enumerate(busy)]
 
 

@@ -150,7 +150,7 @@ def _request(ls: Server, argument: Any) -> tuple[Document, RewriteRequest]:
         end + snapshot.num_before,
         str(argument.get("instruction") or ""),
         1.0 if strength is None else strength,
-        ls.settings.rewrite.deadline_ms,
+        deadline_ms=ls.settings.rewrite.deadline_ms,
         must_fix_errors=argument.get("mustFixErrors") is True,
         snippets=ls.snippets(snapshot, start + snapshot.num_before, of_rewrites=True),
     )

@@ -7,7 +7,7 @@ import pytest
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.canvas.spec import DecoderName, ExpectedPasses
-from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind, StepCosts, measure_costs
+from dg_lsp.engine.decoder_selection import NO_COSTS, DecoderSelection, PositionKind, StepCosts, measure_costs
 
 CPU = StepCosts(((1, 2.0), (8, 8.0)), ((16, 11.0), (32, 21.0)))
 GPU = StepCosts(((1, 3.0), (8, 3.1)), ((16, 3.1), (32, 3.2)))
@@ -60,9 +60,8 @@ def test_prompt_tokens_that_are_not_cached_count_for_each_decoder():
         pytest.param(MASK_SPEC, replace(CPU, canvas=((16, 0.2), (64, 0.3))), DecoderName.DIFFUSION, id="cheap canvas"),
         pytest.param(CAUSAL_SPEC, CPU, DecoderName.PROMPT_LOOKUP, id="no canvas"),
         pytest.param(replace(MASK_SPEC, has_causal_head=False), CPU, DecoderName.DIFFUSION, id="no causal head"),
-        pytest.param(MASK_SPEC, None, DecoderName.DIFFUSION, id="no costs"),
+        pytest.param(MASK_SPEC, NO_COSTS, DecoderName.DIFFUSION, id="no costs"),
         pytest.param(DRAFTER, GPU, DecoderName.SPECULATIVE, id="drafter"),
-        pytest.param(DRAFTER, None, DecoderName.SPECULATIVE, id="drafter, no costs"),
     ],
 )
 def test_costs_decide_for_texts_too(spec, costs, decoder):
@@ -78,7 +77,7 @@ def test_passes_until_the_early_stop_are_the_same_after_a_slower_measurement(dec
     for costs in (CPU, slower):
         assert selection(costs=costs).num_passes(150.0, decoder, 16) == num_passes
     assert selection().num_passes(float("inf"), decoder, 16) == float("inf")
-    assert selection(costs=None).num_passes(0.1, decoder, 16) < 1
+    assert selection(costs=NO_COSTS).num_passes(0.1, decoder, 16) < 1
 
 
 class Clocked(ScriptedDenoiser):

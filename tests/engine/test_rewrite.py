@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -10,7 +9,7 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.context.window import Snippet, Snippets, SnippetSource
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
-from dg_lsp.engine.rewrite import checked_request, instruction_note, with_instruction
+from dg_lsp.engine.rewrite import checked_request, instruction_note
 from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 from dg_lsp.settings import SamplerOptions
@@ -38,7 +37,7 @@ def applied(result):
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 TWICE = "    return 2 * x\n"
 BELOW = "\n\ndef twice(x):\n    return f(x) + f(x)\n"
-LONG = " + ".join(map(str, range(99)))
+LONG = " + ".join(map(str, range(40)))  # more than the longest fill, and less than the longest rewrite
 ASSIGNMENTS = "".join(f"x{number} = {number}\n" for number in range(200))
 
 
@@ -53,7 +52,8 @@ ASSIGNMENTS = "".join(f"x{number} = {number}\n" for number in range(200))
     ],
 )
 @pytest.mark.parametrize("above", ["", ASSIGNMENTS], ids=["short file", "long file"])
-def test_model_without_a_canvas_rewrites_by_instruction(above, answer, text, reason):
+def test_model_without_a_canvas_rewrites_by_instruction(monkeypatch, above, answer, text, reason):
+    monkeypatch.setattr("dg_lsp.engine.rewrite.SPARE", 200)
     code = f"{above}def f(x):\n    return x\n{BELOW}"
     start = code.index("    return")
     wanted = RewriteRequest(Snapshot("file:///a.py", code), start, start + 13, "Return twice as much.")
@@ -141,9 +141,11 @@ def test_a_selection_longer_than_a_canvas_is_not_renoised():
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
-    engine = engine_of("total = 2 * a")
-    result = drain(engine.rewrite(request(strength=strength), deadline=time.monotonic() - 1))
+    result = drain(engine_of("total = 2 * a").rewrite(request(strength=strength), deadline=0.0))
     assert result.reason is Reason.UNFINISHED
+
+
+CELL = Snapshot("file:///a.ipynb#1", "a\n\nb c\n\nd", num_before=3, num_after=3)
 
 
 @pytest.mark.parametrize(
@@ -154,21 +156,20 @@ def test_unfinished_rewrite_is_rejected_at_the_deadline(strength):
         ("a\r\nb\r\nc", (3, 4), "b\r\n", "b"),
         ("ab", (1, 2), "ab", "b"),
         ("a\n  b c \n\nd", (1, 9), "a\n  b c \n", "b c"),
+        pytest.param(CELL, (5, 6), "b c", "c", id="a cell of a notebook"),
     ],
 )
 def test_range_grows_to_whole_lines_for_an_instruction_and_else_loses_its_blanks(text, where, instructed, plain):
-    for is_instructed, expected in ((True, instructed), (False, plain)):
-        request = RewriteRequest(Snapshot("file:///a.py", text), *where)
-        checked = checked_request(request, MASK_SPEC, is_instructed=is_instructed)
-        assert text[checked.start : checked.end] == expected
+    snapshot = text if text is CELL else Snapshot("file:///a.py", text)
+    for follows, expected in ((True, instructed), (False, plain)):
+        wanted = RewriteRequest(snapshot, *where, "double it")
+        checked = checked_request(wanted, MASK_SPEC, follows_instructions=follows)
+        assert (snapshot.text[checked.start : checked.end], checked.is_instructed) == (expected, follows)
 
 
-def test_a_range_of_a_notebook_ends_with_its_cell():
-    snapshot = Snapshot("file:///a.ipynb#1", "a\n\nb c\n\nd", num_before=3, num_after=3)
-    checked = checked_request(RewriteRequest(snapshot, 5, 6), MASK_SPEC, is_instructed=True)
-    assert (checked.start, checked.end) == (3, 6)
+def test_a_range_that_leaves_its_cell_is_refused():
     with pytest.raises(RequestError, match="select some code"):
-        checked_request(RewriteRequest(snapshot, 5, 9), MASK_SPEC, is_instructed=True)
+        checked_request(RewriteRequest(CELL, 5, 9), MASK_SPEC, follows_instructions=True)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +191,10 @@ def test_several_candidates_differ_and_the_most_confident_one_is_first(fill, str
 
 def test_the_output_of_a_test_is_an_instruction_to_fix_it_unless_there_is_another_one():
     failure = Snippets((Snippet(SnippetSource.TEST, "output of make", "1 is not 2"),))
-    assert "so that the test passes" in with_instruction(request(snippets=failure)).instruction
-    assert with_instruction(request(snippets=failure, instruction="double it")).instruction == "double it"
-    assert with_instruction(request()).instruction == ""
+    for options, instruction in (
+        ({"snippets": failure}, "change it so that the test passes whose output is shown above."),
+        ({"snippets": failure, "instruction": " double it "}, "double it"),
+        ({}, ""),
+    ):
+        checked = checked_request(request(**options), MASK_SPEC, follows_instructions=True)
+        assert (checked.instruction, checked.is_instructed) == (instruction, bool(instruction))

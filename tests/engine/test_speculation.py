@@ -168,8 +168,8 @@ def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt
     spec = replace(MASK_SPEC, max_prompt_tokens=320, fim=fim, prompt_format=format_)
     scheduler = scheduler_of(ScriptedDenoiser("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
-    for end in range(900, 1000):
-        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[1000:]), end)
+    for end in range(900, 960):
+        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end)
         result = scheduler.submit(request).result(TIMEOUT)
         wait_until(lambda: is_idle(scheduler))
         decoded.append(result.prompt_tokens - result.cached_tokens)

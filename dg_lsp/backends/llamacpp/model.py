@@ -272,7 +272,7 @@ class LlamaTokenizer:
 
     def decode(self, ids: TokenIds) -> bytes:
         """Special tokens decode to nothing."""
-        return b"".join(map(self._piece, checked_ids("decode", ids, self._vocab_size).tolist()))
+        return b"".join(map(self._piece, ids.tolist()))
 
     def pieces(self) -> list[bytes]:
         """See `Tokenizer.pieces`."""
@@ -333,6 +333,7 @@ class LlamaTokenizer:
         if token in self._pieces:
             return self._pieces[token]
         self._check_open()
+        checked_ids("decode", [token], self._vocab_size)
         text = self._api.llama_vocab_get_text(self._vocabulary, token) or b""
         # llama.cpp throws through C here as well if the vocabulary is damaged
         if text.decode("utf-8", "replace").encode() != text:

@@ -26,7 +26,6 @@ from dg_lsp.canvas.layout import (
     TokenIds,
     Tokenizer,
     checked_canvases,
-    checked_ids,
     checked_prompt,
     common_prefix_length,
     token_ids,
@@ -345,7 +344,7 @@ class CheckpointTokenizer:
 
     def decode(self, ids: TokenIds) -> bytes:
         """Special tokens decode to nothing."""
-        return b"".join(map(self._token_bytes, checked_ids("decode", ids, self._vocab_size).tolist()))
+        return b"".join(map(self._token_bytes, ids.tolist()))
 
     def pieces(self) -> list[bytes]:
         """See `Tokenizer.pieces`."""

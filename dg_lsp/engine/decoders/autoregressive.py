@@ -200,7 +200,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
         layout = Layout(known_ids[:-1], head_ids=known_ids[-1:])
         canvas = layout.canvas(task.limits.canvas_length - 1, task.spec, task.rng)
         task.costs.count_canvases([canvas])
-        step = gap_of(next(denoise(task, task.slot, canvas, task.sampling, task.rng)))
+        step = gap_of(next(denoise(task.denoiser, task.slot, canvas, task.sampling, task.rng)))
         task.costs.num_passes += 1
         ids = np.concatenate([draft.ids, step.draft_ids])
         confidence = np.concatenate([draft.confidence, step.confidence])

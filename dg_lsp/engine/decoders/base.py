@@ -20,7 +20,6 @@ from dg_lsp.postprocess.text_edits import cut_loops, is_repetitive
 if TYPE_CHECKING:
     from dg_lsp.engine.decode_task import DecodeTask
 
-Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
@@ -90,7 +89,7 @@ class Progress:
         if task is None:
             return Frame(self.block, self.number, (), self.text)
         earlier_ids = self.draft.ids[: self.num_earlier]
-        num_hidden = max(0, len(task.layout.removed) - len(task.decode(earlier_ids)))  # bytes of the canvas
+        num_hidden = max(0, len(task.layout.removed) - len(task.stop.decode(earlier_ids)))  # bytes of the canvas
         committed = self.committed
         if committed is None:
             committed = np.arange(len(self.ids)) < len(self.draft.confidence)
@@ -98,7 +97,7 @@ class Progress:
         is_end = among(self.ids, token_ids(task.spec.end_ids))
         cells: list[Cell] = []
         for at in range(len(self.ids)):
-            piece = task.decode(self.ids[at : at + 1])
+            piece = task.stop.decode(self.ids[at : at + 1])
             if len(piece) > num_hidden or not num_hidden:
                 shown = piece[num_hidden:].decode("utf-8", "replace")
                 cells.append(
@@ -113,14 +112,14 @@ PROMPT_PIECE = Progress(0, 0, EMPTY, NOTHING, EMPTY.confidence)
 """Between two pieces of a prompt."""
 
 
-class Steps(Generic[Value, Result]):
+class Steps(Generic[Result]):
     """Iterates over a generator, and keeps what it returns."""
 
-    def __init__(self, generator: Generator[Value, None, Result]) -> None:
+    def __init__(self, generator: Generator[Progress, None, Result]) -> None:
         self._generator = generator
         self.result: Result  # once the iteration has ended
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[Progress]:
         self.result = yield from self._generator
 
 
@@ -128,7 +127,7 @@ class RequestCosts:
     """The seconds of one request by stage, and its passes."""
 
     def __init__(self) -> None:
-        self.prompt = self.prefill = self.predict = self.postprocess = self.paused = 0.0
+        self.prompt = self.prefill = self.postprocess = self.paused = 0.0
         self.num_prefilled = 0  # prompt tokens that the slot lacked
         self.num_passes = 0  # those of the prompt left out
         self.num_blocks = 0  # canvases that were denoised
@@ -136,7 +135,7 @@ class RequestCosts:
         self._start = time.perf_counter()
 
     @contextmanager
-    def stage(self, name: Literal["prompt", "prefill", "predict", "postprocess"]) -> Iterator[None]:
+    def stage(self, name: Literal["prompt", "prefill", "postprocess", "paused"]) -> Iterator[None]:
         """Adds the time of the `with` block to this stage."""
         began = time.perf_counter()
         try:
@@ -149,13 +148,12 @@ class RequestCosts:
         self.num_blocks += len(canvases)
         self.canvas_tokens += sum(len(canvas.canvas_ids) for canvas in canvases)
 
-    def relay(self, generator: Generator[Value, None, Result]) -> Generator[Value, None, Result]:
+    def relay(self, generator: Generator[Progress, None, Result]) -> Generator[Progress, None, Result]:
         """The same steps; the time in which the caller holds one is not counted."""
         steps = Steps(generator)
         for step in steps:
-            began = time.perf_counter()
-            yield step
-            self.paused += time.perf_counter() - began
+            with self.stage("paused"):
+                yield step
         return steps.result
 
     def timings(self) -> Timings:
@@ -166,7 +164,6 @@ class RequestCosts:
             denoise=1e3 * (total - self.prompt - self.prefill - self.postprocess),
             postprocess=1e3 * self.postprocess,
             total=1e3 * total,
-            predict=1e3 * self.predict,
             setup=1e3 * self.prompt,
         )
 

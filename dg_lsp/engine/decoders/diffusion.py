@@ -78,7 +78,9 @@ class DiffusionDecoder(Decoder):
         if limits.is_over() or not limits.max_tokens:  # 0 tokens: only the prompt is decoded
             return drafts
         task.costs.count_canvases(canvases)
-        for steps in denoise_together(task, task.slot, canvases, task.sampling, task.rng, explores=self._explores):
+        for steps in denoise_together(
+            task.denoiser, task.slot, canvases, task.sampling, task.rng, explores=self._explores
+        ):
             gaps = tuple(map(gap_of, steps))
             drafts = tuple(self._draft(gap, before) for gap in gaps)
             self._steps = steps
@@ -189,7 +191,7 @@ def join_scores(
         noisy_canvases.append(noisy)
     # lanes of their own: a model that is conditioned on its last prediction has seen the tokens there
     lanes = range(len(joined), 2 * len(joined))
-    predictions = task.predict(task.slot, noisy_canvases, 0.0, task.rng, lanes)
+    predictions = task.denoiser.predict(task.slot, noisy_canvases, 0.0, task.rng, lanes)
     task.costs.num_passes += 1
     return [
         [_join_score(prediction, canvas, end) for end in ends]

@@ -42,7 +42,7 @@ def filled(make, script, limits, room=64):
     return draft, task.costs.num_passes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(
     script=st.text(alphabet="ab \n", max_size=24),
     drafts=st.lists(st.lists(st.sampled_from([*(np.frombuffer(b"ab \n", np.uint8) + NUM_SPECIALS), END_ID]))),

@@ -133,13 +133,12 @@ DRAFTS = {"is_drafter": True}
 @pytest.mark.parametrize(
     ("decoder", "parts", "problem"),
     [
-        (DecoderName.AUTOREGRESSIVE, CANVAS_ONLY, "has no causal head, which autoregressive needs; choose"),
-        (DecoderName.PROMPT_LOOKUP, CANVAS_ONLY, "has no causal head, which prompt-lookup needs; choose"),
-        (DecoderName.AUTOREGRESSIVE, INFILL, "has no causal head in the prompt format infill"),
-        (DecoderName.DIFFUSION, CAUSAL_ONLY, "has no canvas, which diffusion needs; choose"),
-        (DecoderName.DIFFUSION, DRAFTS, "has a canvas for drafts only; choose speculative"),
+        (DecoderName.AUTOREGRESSIVE, CANVAS_ONLY, "cannot run the decoder autoregressive: choose diffusion or infill"),
+        (DecoderName.PROMPT_LOOKUP, INFILL, "prompt-lookup: choose diffusion or infill"),
+        (DecoderName.DIFFUSION, CAUSAL_ONLY, "diffusion: choose autoregressive or prompt-lookup"),
+        (DecoderName.DIFFUSION, DRAFTS, "diffusion: choose autoregressive or speculative or prompt-lookup"),
         (DecoderName.INFILL, DRAFTS, "has no canvas between frozen text, which infill needs; choose another decoder"),
-        (DecoderName.SPECULATIVE, {}, "was not trained to draft, which speculative needs; choose"),
+        (DecoderName.SPECULATIVE, {}, "speculative: choose diffusion or autoregressive or prompt-lookup or infill"),
     ],
 )
 def test_decoder_that_the_model_lacks_is_refused(engine_of, ask, decoder, parts, problem):

@@ -44,7 +44,7 @@ def test_script_that_goes_another_way_is_forced_to_the_cursor(engine_of, ask, de
     engine, _ = engine_of("other", spec=SPEC)
     request = ask("def f(x):\n    ret|\n", decoder=decoder)
     draft = list(engine.complete(request, deadline=math.inf))[-1].draft
-    assert engine._model.decode(draft.ids) == b" ret"
+    assert engine._model.tokenizer.decode(draft.ids) == b" ret"
     assert draft.confidence[:4].tolist() == [1, 1, 1, 1]  # among the tokens that can follow: one byte each
     result = engine.fill(request)
     assert [rejection.reason for rejection in result.rejections] == [Reason.EMPTY]
