@@ -2,7 +2,7 @@ import pytest
 
 from dg_benchmarks.comparison import BASELINE, compare_tables, compare_with_baseline
 from dg_lsp.bench.metrics import ALL, Attempt
-from dg_lsp.bench.runner import Run, RunHeader, RunMachine
+from dg_lsp.bench.runner import Run, RunHeader
 
 NUM_CASES = 6
 
@@ -58,7 +58,7 @@ def test_a_contender_without_hits_has_no_ttfue_ratio():
 
 
 def test_tables_hold_everything():
-    header = RunHeader("compare", RunMachine("c", 1, "o", "3", "0", None, 1), "m", "00", options={"length": "none"})
+    header = RunHeader("compare", {"cpu": "c"}, "m", "00", options={"length": "none"})
     run = Run(header, tuple(pairs(lambda i: ("want", 10.0 + i), lambda _: ("", 30.0))))
     tables = compare_tables(run, 0)
     captions = [table.caption.split(" (")[0] for table in tables]

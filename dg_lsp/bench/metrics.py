@@ -4,6 +4,7 @@ The metrics are the match with the reference, the time to the first useful edit 
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 from dg_lsp.engine.audit import AuditRecord
 from dg_lsp.engine.ttfue import (
-    CUTS,
     AcceptedPart,
     Outcome,
     Verdict,
@@ -149,20 +149,56 @@ class Table:
             yield ""
 
 
-Texts = Mapping[str, str]
-"""Text of each measure by its name; a dash if there is no value."""
+def measure_table(caption: str, groups: Mapping[str, Summary], note: str = "") -> Table:
+    """One column for each group, and one row for each number that at least one group has."""
+    columns = {name: dict(_leaves(summary)) for name, summary in groups.items()}
+    rows = []
+    for name in next(iter(columns.values()), {}):
+        texts = [_text(name, numbers[name], numbers["num"]) for numbers in columns.values()]
+        if set(texts) != {"–"}:
+            rows.append((name.replace("_", " "), *texts))
+    return Table(caption, ("measure", *(name or "unnamed" for name in columns)), rows, note)
 
 
-def measure_table(caption: str, items: Mapping[str, Texts], note: str = "") -> Table:
-    """One column per item and one row per measure that at least one item has."""
-    rows = [(name, *(texts[name] for texts in items.values())) for name in next(iter(items.values()), {})]
-    return Table(caption, ("measure", *items), [row for row in rows if set(row[1:]) != {"–"}], note)
+def row_table(caption: str, summaries: Sequence[Summary], note: str = "") -> Table:
+    """One row for each summary, and one column for each of its numbers."""
+    rows = [[_text(name, value) for name, value in summary.items()] for summary in summaries]
+    return Table(caption, [name.replace("_", " ") for name in next(iter(summaries), {})], rows, note)
 
 
 def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Table:
-    """Summaries, one column per group."""
-    texts = {name or "unnamed": _summary_texts(summarize(attempts)) for name, attempts in groups.items()}
-    return measure_table(caption, texts, "In brackets: the 95 % interval of a share, in percent.")
+    """The numbers of `summarize`, one column for each group."""
+    summaries = {name: summarize(attempts) for name, attempts in groups.items()}
+    return measure_table(caption, summaries, "In brackets: the 95 % interval of a share, in percent.")
+
+
+def _leaves(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each number by its name, which begins with those of the objects that contain it."""
+    for name, value in summary.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}_")
+        else:
+            yield f"{prefix}{name}", value
+
+
+_SHARES_OF_ALL = ("exact_match", "first_line_match", "miss_rate", "show_rate", "useful_by")
+"""Shares of all requests, whose number is the `num` beside them: these have an interval."""
+
+
+def _text(name: str, value: Any, num: int = 0) -> str:
+    """A value in the unit of its name: milliseconds, a mean of tokens, steps or rates, a number, otherwise a share."""
+    if not isinstance(value, int | float):
+        return value or "–"
+    if re.search("(^|_)(ms|p[0-9]+)(_|$)", name):
+        return milliseconds(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if re.search("^(steps|step|tokens)_|_(tokens|limit|per_second)$", name):
+        return f"{value:,.2f}"
+    if not (num and name.startswith(_SHARES_OF_ALL)):
+        return percent(value)
+    low, high = wilson_interval(value, num)
+    return f"{percent(value)} ({100 * low:.0f}–{100 * high:.0f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,21 +260,6 @@ def _per(costs: Sequence[float | None], num: int) -> float | None:
     return sum(known) / num if num and len(known) == len(costs) else None
 
 
-def task_table(results: Iterable[TaskResult], right: str, note: str) -> Table:
-    """One row for each object of `summarize_tasks`; `right` is what the results count as right."""
-    rows = [
-        (
-            *(summary["language"] or "–", summary["task"] or "–", number(summary["num"])),
-            *(percent(summary[name]) for name in ("shown", "useful", "right")),
-            *(milliseconds(summary["model_ms_per_right"]), number(summary["steps_per_right"], 1)),
-        )
-        for summary in summarize_tasks(results)
-    ]
-    shares = ("shown", "useful, of shown", right)
-    columns = ("language", "task", "requests", *shares, f"model time per {right} edit", f"steps per {right} edit")
-    return Table("By language and task", columns, rows, note)
-
-
 CONFIDENCES = (0.0, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5, 0.7)
 """Lower ends of the ranges of a calibration."""
 MIN_CALIBRATED = 20
@@ -282,26 +303,16 @@ def _ranges(fills: Sequence[tuple[float, bool]]) -> Iterator[Summary]:
             yield rounded(row)
 
 
-def calibration_table(attempts: Iterable[Attempt]) -> Table | None:
+def calibration_table(attempts: Sequence[Attempt]) -> Table | None:
     """The rows of `calibrate`; None if no fill has a confidence."""
-    shares = ("mean_confidence", "right", "shown", "right_of_shown", "kept")
-    listed = list(attempts)
-    rows = [
-        (
-            *(row["language"], row["task"], f"{row['from']:g}", number(row["num"])),
-            *(percent(row[name]) for name in shares),
-        )
-        for row in calibrate(listed)
-    ]
-    begun = [attempt for attempt in listed if attempt.beginning]
-    above_columns = ("shown from here on", "right of these", "hits kept")
-    columns = ("language", "task", "confidence from", "fills", "mean confidence", "right", *above_columns)
+    rows = calibrate(attempts)
+    begun = [attempt.reference.startswith(attempt.beginning) for attempt in attempts if attempt.beginning]
     note = (
         "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
-        f"columns show its cost. An editor shows the beginning of {count(len(begun), 'improbable line')}; "
-        f"{percent(_mean([attempt.reference.startswith(attempt.beginning) for attempt in begun]))} of these are right."
+        f"columns show its cost. Beginnings of improbable lines that an editor shows: {len(begun)}, of which "
+        f"{percent(_mean(begun))} are right."
     )
-    return Table("Confidence against right first lines", columns, rows, note) if rows else None
+    return row_table("Confidence against right first lines", rows, note) if rows else None
 
 
 def percent(share: float | None) -> str:
@@ -314,20 +325,8 @@ def milliseconds(ms: float | None) -> str:
     return "–" if ms is None else f"{ms:,.{1 if ms < 9.95 else 0}f}\N{NO-BREAK SPACE}ms"
 
 
-def number(value: float | None, digits: int = 0) -> str:
-    """`1,240`."""
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def count(num: int, noun: str) -> str:
-    """`1 request`, `1,000 requests`."""
-    return f"{num:,} {noun}" if num == 1 else f"{num:,} {noun}s"
-
-
 def wilson_interval(share: float, num: int) -> tuple[float, float]:
-    """95 % interval of a share of `num` (Wilson); 0 to 1 if `num` is 0."""
-    if not num:
-        return 0.0, 1.0
+    """95 % interval of a share of `num`, which is not 0 (Wilson)."""
     z = 1.96
     scale = 1 + z * z / num
     centre = (share + z * z / (2 * num)) / scale
@@ -335,59 +334,24 @@ def wilson_interval(share: float, num: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _share(share: float, num: float) -> str:
-    low, high = wilson_interval(share, round(num))
-    return f"{percent(share)} ({100 * low:.0f}–{100 * high:.0f})" if num else percent(share)
-
-
-def _summary_texts(summary: Summary) -> Texts:
-    num = summary["num"]
-    ttfue = summary["ttfue_ms"]
-    latency = summary["latency_ms"]
-    return {
-        "requests": number(num),
-        **{f"useful by {cut:,} ms": _share(summary["useful_by"][str(cut)], num) for cut in CUTS},
-        "TTFUE, median": milliseconds(ttfue["p50"]),
-        "TTFUE, 90th percentile": milliseconds(ttfue["p90"]),
-        "missed": _share(summary["miss_rate"], num),
-        "exact match": _share(summary["exact_match"], num),
-        "first line": _share(summary["first_line_match"], num),
-        "pass@1": percent(summary["pass_at_1"]),
-        "shown": _share(summary["show_rate"], num),
-        "latency, median": milliseconds(latency["p50"]),
-        "latency, 90th percentile": milliseconds(latency["p90"]),
-        "latency, 95th percentile": milliseconds(latency["p95"]),
-        "steps, mean": number(summary["steps_mean"], 2),
-        "tokens per forward pass": number(summary["tokens_per_forward"], 2),
-        "model time per useful edit": milliseconds(summary["model_ms_per_useful"]),
-    }
-
-
 # the audit log
 
 Records = Sequence[AuditRecord]
 _LATENCY_NOTE = (
-    "Latency is that of answered requests: neither cancelled nor failed. The other times are medians, and tokens"
-    " are means, over the requests that the model worked on."
+    "Latency is that of answered requests: neither cancelled nor failed. Tokens, steps and limits are means, and rates"
+    " medians, over the requests that the model worked on."
 )
 _USEFUL_NOTE = (
     "Useful: the first line of an item stands in the buffer 30 seconds after the first key, or after its acceptance,"
     " without trailing blanks. Nothing useful is a miss, and a miss counts in every share. Quiet: nothing was shown,"
     " and nothing was missing; that is a miss, but right. Definitions: docs/ttfue.md."
 )
-_OUTCOMES = {
-    "shown": "shown",
-    "nothing": "nothing worth showing",
-    "unfinished": "unfinished at the deadline",
-    "cancelled": "cancelled by a newer request",
-    "failed": "failed",
-    "refused": "refused by the server",
-    "ineligible": "not computed",
-}
 _UNSERVED = ("cancelled", "failed", "refused", "ineligible")
+_PARTS = ("queue", "setup", "prefill", "generation")
+"""Parts of the time of a request."""
 _TASK_NOTE = (
-    "Useful and accepted (at least a word): of requests whose outcome in an editor is known. The costs are those of all"
-    " these requests, divided by the number of accepted edits."
+    "Right: the user accepted at least a word. Useful and right are shares of the requests whose outcome in an editor"
+    " is known. The costs are those of all these requests, divided by the number of accepted edits."
 )
 
 
@@ -395,24 +359,24 @@ def audit_tables(records: Records, num_bad: int = 0, outcomes: Sequence[Outcome]
     """The tables of an audit log; `num_bad` is the number of lines that are not records."""
     groups = grouped(records, lambda record: record.endpoint)
     by_endpoint = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
-    requests = {name: _request_texts(listed) for name, listed in by_endpoint.items()}
+    requests = {name: _request_numbers(listed) for name, listed in by_endpoint.items()}
     tables = [measure_table("Requests", requests, _LATENCY_NOTE)]
     reasons = {name: Counter(record.reason for record in listed) for name, listed in by_endpoint.items()}
     total = Counter(record.reason for record in records if record.reason)
     if total:
         rows = [
-            (reason, *(number(counter[reason] or None) for counter in reasons.values()))
+            {"reason": reason} | {name: counter[reason] for name, counter in reasons.items()}
             for reason, _ in total.most_common()
         ]
-        tables.append(Table("Why nothing was shown", ("reason", *reasons), rows))
+        tables.append(row_table("Why nothing was shown", rows))
     if outcomes:
         by_trigger = grouped(outcomes, lambda outcome: outcome.trigger)
-        edits = {trigger: _edit_texts(listed) for trigger, listed in by_trigger.items()}
+        edits = {trigger: _edit_numbers(listed) for trigger, listed in by_trigger.items()}
         tables.append(measure_table("Completions in editors", edits, _USEFUL_NOTE))
     by_request = {outcome.request: outcome for outcome in outcomes}
     results = [_task_result(record, by_request.get(record.request)) for record in records if record.task]
     if results:
-        tables.append(task_table(results, "accepted", _TASK_NOTE))
+        tables.append(row_table("By language and task", summarize_tasks(results), _TASK_NOTE))
     facts = [
         ("requests", str(len(records))),
         ("lines that are not records", str(num_bad)),
@@ -438,50 +402,39 @@ def _task_result(record: AuditRecord, outcome: Outcome | None) -> TaskResult:
     )
 
 
-def _request_texts(records: Records) -> Texts:
+def _request_numbers(records: Records) -> Summary:
     answered = [record for record in records if record.outcome not in _UNSERVED]
     computed = [record for record in answered if record.generation_seconds and not record.is_cached]
     num_by_outcome = Counter(record.outcome for record in records)
     num_prompt = sum(record.prompt_tokens for record in computed)
     num_reused = sum(record.reused_tokens for record in computed)
-    shares = {name: num_by_outcome[outcome] / len(records) for outcome, name in _OUTCOMES.items()}
     return {
-        "requests": number(len(records)),
-        **{name: percent(part) for name, part in shares.items()},
-        "from the cache": percent(_mean([record.is_cached for record in records])),
-        "latency": _time(0.5, (record.total_seconds for record in answered)),
-        "latency, 95th percentile": _time(0.95, (record.total_seconds for record in answered)),
-        "queue": _time(0.5, (record.queue_seconds for record in computed)),
-        "queue, 95th percentile": _time(0.95, (record.queue_seconds for record in computed)),
-        "prompt set-up": _time(0.5, (record.setup_seconds for record in computed)),
-        "prefill": _time(0.5, (record.prefill_seconds for record in computed)),
-        "generation": _time(0.5, (record.generation_seconds for record in computed)),
-        "prompt tokens": _mean_text(record.prompt_tokens for record in computed),
-        "prompt tokens from the cache": percent(num_reused / num_prompt if num_prompt else None),
-        "output tokens": _mean_text(record.output_tokens for record in computed),
-        "steps": _mean_text(record.steps for record in computed),
-        "step limit": _mean_text(record.step_limit for record in computed if record.step_limit),
-        "prompt rate": _rate("tokens/s", (record.prompt_rate for record in computed)),
-        "output rate": _rate("tokens/s", (record.output_rate for record in computed)),
-        "step rate": _rate("steps/s", (record.step_rate for record in computed)),
+        "num": len(records),
+        **{
+            outcome: num_by_outcome[outcome] / len(records)
+            for outcome in ("shown", "nothing", "unfinished", *_UNSERVED)
+        },
+        "from_cache": _mean([record.is_cached for record in records]),
+        "latency_ms": _quantiles([record.total_seconds for record in answered]),
+        **{f"{part}_ms": _quantiles([getattr(record, f"{part}_seconds") for record in computed]) for part in _PARTS},
+        "prompt_tokens": _mean([record.prompt_tokens for record in computed]),
+        "prompt_from_cache": num_reused / num_prompt if num_prompt else None,
+        "output_tokens": _mean([record.output_tokens for record in computed]),
+        "steps_mean": _mean([record.steps for record in computed]),
+        "step_limit": _mean([record.step_limit for record in computed if record.step_limit]),
+        "prompt_per_second": quantile([record.prompt_rate for record in computed if record.prompt_rate], 0.5),
+        "output_per_second": quantile([record.output_rate for record in computed if record.output_rate], 0.5),
+        "steps_per_second": quantile([record.step_rate for record in computed if record.step_rate], 0.5),
     }
 
 
-def _rate(unit: str, rates: Iterable[float]) -> str:
-    """The median of those that are known."""
-    median = quantile([rate for rate in rates if rate], 0.5)
-    return "–" if median is None else f"{number(median)} {unit}"
+def _quantiles(seconds: Sequence[float]) -> Summary:
+    """The median and the 95th percentile in milliseconds."""
+    times = [1e3 * value for value in seconds]
+    return {"p50": quantile(times, 0.5), "p95": quantile(times, 0.95)}
 
 
-def _time(part: float, seconds: Iterable[float]) -> str:
-    return milliseconds(quantile([1e3 * value for value in seconds], part))
-
-
-def _mean_text(values: Iterable[float]) -> str:
-    return number(_mean(list(values)), 1)
-
-
-def _edit_texts(outcomes: Sequence[Outcome]) -> Texts:
+def _edit_numbers(outcomes: Sequence[Outcome]) -> Summary:
     """What became of the completions of editors, by the formulae of `bench replay`."""
     num = len(outcomes)
     verdicts = Counter(outcome.verdict for outcome in outcomes)
@@ -490,20 +443,11 @@ def _edit_texts(outcomes: Sequence[Outcome]) -> Texts:
     num_finished = sum(outcome.is_line_finished for outcome in answered)
     hits = [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None]
     edits = [outcome.ttfue_ms for outcome in outcomes if outcome.ttfue_ms is not None and not outcome.is_rest]
-    times = summarize_times(num, hits)
-    silence = summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits)
     return {
-        "requests": number(num),
-        "shown": percent(share(sum(outcome.num_items > 0 for outcome in outcomes), num)),
-        "useful edits": number(len(edits)),
-        "useful edits, median": milliseconds(silence["useful_edits"]["p50"]),
-        "useful edits, 90th percentile": milliseconds(silence["useful_edits"]["p90"]),
-        **{f"useful by {cut:,} ms": percent(times["useful_by"][str(cut)]) for cut in CUTS},
-        "TTFUE, median": milliseconds(times["ttfue_ms"]["p50"]),
-        "TTFUE, 90th percentile": milliseconds(times["ttfue_ms"]["p90"]),
-        "miss rate": percent(times["miss_rate"]),
-        **{name.value: percent(share(verdicts[name], num)) for name in Verdict},
-        **{f"accepted: {part.value}": number(accepted[part]) for part in AcceptedPart if part is not AcceptedPart.NONE},
-        "right": percent(silence["right_rate"]),
-        "quiet, of finished lines": percent(silence["quiet_rate"]),
+        "num": num,
+        "show_rate": share(sum(outcome.num_items > 0 for outcome in outcomes), num),
+        **summarize_times(num, hits),
+        **summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits),
+        "verdicts": {name.value: share(verdicts[name], num) for name in Verdict},
+        "accepted": {part.value: accepted[part] for part in AcceptedPart if part is not AcceptedPart.NONE},
     }

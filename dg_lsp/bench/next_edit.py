@@ -10,14 +10,14 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.bench.metrics import Table, grouped, milliseconds, number, percent
+from dg_lsp.bench.metrics import Table, grouped, row_table
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit, EditHistory
 from dg_lsp.context.languages import language_id_of, language_of
@@ -265,31 +265,22 @@ def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     }
 
 
-_COLUMNS = {
-    "right": "right",
-    "shown": "shown",
-    "wrong_shown": "wrong shown",
-    "right_of_shown": "right of shown",
-    "in_place_of_shown": "place right",
-    "kept_text_of_shown": "kept text",
-    "reversals_of_shown": "reversals",
-    "syntax_errors_of_shown": "new syntax errors",
-}
+_COLUMNS = (
+    *("num", "right", "shown", "wrong_shown", "right_of_shown", "in_place_of_shown", "kept_text_of_shown"),
+    *("reversals_of_shown", "syntax_errors_of_shown", "ms_p50", "ms_p90"),
+)
 
 
-def table(outcomes: Iterable[CaseOutcome]) -> Table:
-    """One row for each language and one for all."""
-    listed = list(outcomes)
-    groups: Mapping[str, list[CaseOutcome]] = {"all": listed, **grouped(listed, lambda outcome: outcome.language)}
+def table(outcomes: Sequence[CaseOutcome]) -> Table:
+    """One row for all languages and one for each."""
+    groups = {"all": outcomes, **grouped(outcomes, lambda outcome: outcome.language)}
     rows = []
     for language, members in groups.items():
         numbers = summary(members)
-        shares = [percent(numbers[name]) for name in _COLUMNS]
-        times = (numbers["ms_p50"], numbers["ms_p90"], numbers["ttfue_ms"]["p50"])
-        rows.append((language, number(len(members)), *shares, *map(milliseconds, times)))
-    columns = ("language", "cases", *_COLUMNS.values(), "median", "90th percentile", "TTFUE")
+        shown = {name: numbers[name] for name in _COLUMNS}
+        rows.append({"language": language, **shown, "ttfue_ms": numbers["ttfue_ms"]["p50"]})
     note = (
-        "Right: the proposal is one of the remaining edits. The last five shares are of what is shown. "
+        "Right: the proposal is one of the remaining edits. "
         f"TTFUE: median of the right ones, with the pause of {1e3 * PAUSE_SECONDS:.0f} ms."
     )
-    return Table("Next edits", columns, rows, note)
+    return row_table("Next edits", rows, note)

@@ -16,8 +16,8 @@ assumptions of this module and are printed with the results.
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -31,15 +31,15 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, FillResult
 from dg_lsp.engine.ttfue import AcceptedPart
-from dg_lsp.errors import UsageError
+from dg_lsp.errors import RequestError, UsageError
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
 _WORD = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
 """Text that "accept next word" inserts: a word or a run of signs, with the blanks before it."""
 _PRESSED = (AcceptedPart.WHOLE, AcceptedPart.LINE, AcceptedPart.WORDS)
 """Parts that a key press accepts."""
-CANCELLED = "cancelled"
-"""Rejection of an attempt whose request was cancelled by the next key."""
+CANCELLED, FAILED = "cancelled", "failed"
+"""Rejections of an attempt whose request was cancelled by the next key, or could not be served."""
 
 
 # the user and the editor
@@ -159,7 +159,7 @@ class KeyEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """A request, answered or cancelled by a change of the buffer. An item is not displayed while an older one stays."""
+    """A request and what became of it. An item is not displayed while an older one stays."""
 
     attempt: metrics.Attempt
     at_ms: float
@@ -167,9 +167,9 @@ class RequestEvent:
     is_line_finished: bool
 
     @property
-    def is_cancelled(self) -> bool:
-        """True if the buffer changed before the answer."""
-        return self.attempt.rejection == CANCELLED
+    def is_answered(self) -> bool:
+        """False if the buffer changed before the answer, or the model cannot take the request."""
+        return self.attempt.rejection not in (CANCELLED, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +232,7 @@ class Session:
         self._engine = engine
         self._is_remote = isinstance(engine, RemoteEngine)
         self._free_ms = 0.0  # from this virtual time on the model is idle
+        self._is_served = False  # a step was made, so the model and the options are not to blame for a failure
         self._keys = split_keys(task.text)
         self._delays = replay.typing.delays(self._keys, replay.seed)
         self._starts = (0, *accumulate(map(len, self._keys)))
@@ -298,13 +299,15 @@ class Session:
         current step.
 
         Raises:
-            RequestError, BackendError: as the engine does.
+            RequestError: the model takes not even the first request. A later one has failed then.
+            BackendError: as the engine does.
         """
         engine = self._engine
         clock = self._replay.clock
         begun = max(at_ms, self._free_ms)
         num = 0
         spent_ms = 0.0
+        rejection = CANCELLED
         result: FillResult | None = None
         start = clock()
         remaining_ms = engine.settings.deadline_ms - (begun - at_ms)
@@ -312,12 +315,18 @@ class Session:
         try:
             while spent_ms < stale_ms - begun:
                 next(steps)
+                self._is_served = True
                 num += 1
                 spent_ms = 1e3 * (clock() - start)
             steps.close()
         except StopIteration as end:
             result = end.value
+            self._is_served = True
             spent_ms = 1e3 * (clock() - start)
+        except RequestError:
+            if not self._is_served:
+                raise
+            rejection = FAILED
         self._free_ms = begun + spent_ms
         if self._free_ms >= stale_ms:
             result = None
@@ -327,7 +336,7 @@ class Session:
         if result is None:
             latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
             decoder = request.decoder or engine.settings.decoder
-            attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, CANCELLED)
+            attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, rejection)
             num_steps = None if self._is_remote else num
             return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
         result = replace(result, hidden=())  # which an editor does not display
@@ -356,7 +365,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     requests = [event for event in listed if isinstance(event, RequestEvent)]
     keys = [event for event in listed if isinstance(event, KeyEvent)]
     accepts = [event for event in listed if isinstance(event, AcceptEvent)]
-    answered = [event for event in requests if not event.is_cancelled]
+    answered = [event for event in requests if event.is_answered]
     finished = [event for event in answered if event.is_line_finished]
     hits = [event for event in requests if event.attempt.ttfue_ms is not None]
     edits = [event.attempt.ttfue_ms or 0.0 for event in hits if event.is_displayed]
@@ -369,7 +378,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     useful_ms = sum(event.attempt.model_ms or 0.0 for event in requests if event.attempt.case in accepted_cases)
     wasted_ms = total_ms - useful_ms
     numbers = {
-        "num_cancelled": len(requests) - len(answered),
+        "num_cancelled": sum(event.attempt.rejection == CANCELLED for event in requests),
         "answer_ms": ttfue.quantiles([event.attempt.latency_ms for event in answered]),
         "num_displayed": num_displayed,
         "num_accepted": {part.value: sum(event.part is part for event in accepts) for part in _PRESSED},
@@ -388,53 +397,17 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     return {**metrics.summarize(event.attempt for event in requests), **ttfue.rounded(numbers)}
 
 
-def replay_json(run: Run, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The object that `bench replay --json` prints; `numbers` are those of `summarize_replay`."""
-    return {**run.facts(), "files": list(run.header.data), "length_knowledge": "none", **run.header.options, **numbers}
-
-
-def replay_tables(run: Run, numbers: Mapping[str, Any]) -> list[metrics.Table]:
+def replay_tables(run: Run, numbers: metrics.Summary) -> list[metrics.Table]:
     """The numbers of `summarize_replay`, and summaries of the requests."""
-    shares = {name: metrics.percent(value) for name, value in numbers.items() if isinstance(value, float)}
-    accepted = ", ".join(f"{num} {part}" for part, num in numbers["num_accepted"].items())
-    rows = (
-        ("requests", f"{numbers['num']}, {numbers['num_cancelled']} of them cancelled by the next key"),
-        ("TTFUE of hits", _quantiles(numbers["ttfue_ms"])),
-        (
-            "useful edits",
-            f"{metrics.count(numbers['useful_edits']['num'], 'displayed item')}, {_quantiles(numbers['useful_edits'])}",
-        ),
-        ("useful by", ", ".join(f"{metrics.percent(part)} by {cut} ms" for cut, part in numbers["useful_by"].items())),
-        ("misses", f"{shares['miss_rate']}, including cancelled requests and silence"),
-        ("right", f"{shares['right_rate']} of the requests: useful, or silent where nothing was missing"),
-        ("answered after", _quantiles(numbers["answer_ms"])),
-        (
-            "show rate",
-            f"{shares['show_rate']} of the requests; {metrics.count(numbers['num_displayed'], 'item')} displayed",
-        ),
-        ("acceptance rate", f"{shares['acceptance_rate']} of the displayed items ({accepted})"),
-        ("quiet rate", f"{shares['quiet_rate']} of {numbers['num_finished_lines']} answers at ends of finished lines"),
-        ("keystrokes saved", f"{shares['keystrokes_saved']} of {numbers['keys_by_hand']}"),
-        ("model time", metrics.milliseconds(numbers["model_ms"])),
-        ("wasted model time", f"{shares['wasted_share']}, of requests whose item was not accepted"),
-        ("model time per useful edit", metrics.milliseconds(numbers["model_ms_per_useful"])),
-    )
-    table = metrics.Table("Typing with the model", ("measure", "value"), rows)
-    return [table, metrics.summary_table("Requests", metrics.by_kind(run.attempts))]
+    return [
+        metrics.measure_table("Typing with the model", {"all requests": numbers}),
+        metrics.summary_table("Requests", metrics.by_kind(run.attempts)),
+    ]
 
 
 def assumptions(replay: Replay) -> Iterator[str]:
-    """The typing model, one sentence each."""
-    typing = replay.typing
-    in_word, word, line = (ms / typing.speed for ms in (typing.in_word_ms, typing.word_start_ms, typing.line_start_ms))
+    """What a reader of the numbers needs, one sentence each."""
     after = "the rest of the file" if any(task.tail for task in replay.tasks) else "nothing"
+    model = ", ".join(f"{name} {value:g}" for name, value in asdict(replay.typing).items())
     yield f"Buffer: the text before the typed lines in the file, and {after} after the cursor."
-    yield (
-        f"Typing: log-normal, mean {in_word:.0f} ms in a word, {word:.0f} before a word, {line:.0f} before a line, "
-        f"spread {typing.spread:g}; {typing.reaction_ms:.0f} ms to accept; seed {replay.seed}."
-    )
-    yield f"Editor: sends a request {typing.debounce_ms:.0f} ms after a key, which no time below includes."
-
-
-def _quantiles(times: Mapping[str, float | None]) -> str:
-    return f"p50 {metrics.milliseconds(times['p50'])}, p90 {metrics.milliseconds(times['p90'])}"
+    yield f"Typing: {model}; seed {replay.seed}. No time below includes the debounce."

@@ -39,8 +39,8 @@ WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
 )
 _TASK_NOTE = (
-    "The task is that of the cursor position. Useful: the first line is right, or the program passes its tests. The"
-    " costs are those of all requests of the row, divided by the number of exact edits."
+    "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
+    " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
 )
 INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 
@@ -77,14 +77,11 @@ class RequestOptions:
         length = "The length was unknown: the position of the cursor limits the number of lines."
         if self.length == "oracle":
             length = "The number of lines of each reference was known (oracle)."
-        limits = []
-        if self.deadline_ms is not None and self.deadline_ms < 1e3 * ANSWER_SECONDS:
-            limits.append(f"a deadline of {self.deadline_ms:g} ms")
-        if self.early_stop_ms:
-            limits.append(f"an early stop after {self.early_stop_ms:g} ms")
-        elif self.early_stop_ms is None and self.deadline_ms is not None:
-            limits.append("the early stop of the settings")
-        fills = f"The fills had {' and '.join(limits)}." if limits else "No deadline or early stop shortened a fill."
+        deadline = "none" if self.deadline_ms is None else f"{self.deadline_ms:g} ms"
+        early_stop = "that of the settings" if self.deadline_ms is not None else "none"
+        if self.early_stop_ms is not None:
+            early_stop = f"{self.early_stop_ms:g} ms" if self.early_stop_ms else "none"
+        fills = f"Limits of a fill: deadline {deadline}, early stop {early_stop}."
         return (length, fills)
 
     def num_lines(self, case: TestCase) -> int | None:
@@ -197,40 +194,20 @@ def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *,
 # runs
 
 
-@dataclass(frozen=True, slots=True)
-class RunMachine:
-    """Hardware and versions. Only measurements on equal machines are comparable.
+def run_machine(threads: int | None) -> dict[str, Any]:
+    """Hardware and versions as JSON values. Only measurements on equal machines are comparable.
 
     The cores are those that this process may use, the threads those of a step; a remote server has none.
     """
-
-    cpu: str
-    cores: int
-    os: str
-    python: str
-    dg_lsp: str
-    llama_cpp_python: str | None
-    threads: int | None
-
-    @classmethod
-    def here(cls, threads: int | None) -> Self:
-        """This machine."""
-        return cls(
-            cpu=system.processor_name(),
-            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            os=f"{platform.system()} {platform.release()} {platform.machine()}",
-            python=platform.python_version(),
-            dg_lsp=dg_lsp.__version__,
-            llama_cpp_python=metadata.version("llama-cpp-python") if find_spec("llama_cpp") else None,
-            threads=threads,
-        )
-
-    def line(self) -> str:
-        """One line for a terminal."""
-        runtime = f", llama-cpp-python {self.llama_cpp_python}" if self.llama_cpp_python else ""
-        threads = "" if self.threads is None else f", {metrics.count(self.threads, 'thread')}"
-        versions = f"dg-lsp {self.dg_lsp}{runtime}, Python {self.python}"
-        return f"{self.cpu}, {metrics.count(self.cores, 'core')}{threads}; {self.os}; {versions}"
+    return {
+        "cpu": system.processor_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "dg_lsp": dg_lsp.__version__,
+        "llama_cpp_python": metadata.version("llama-cpp-python") if find_spec("llama_cpp") else None,
+        "threads": threads,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +216,7 @@ class RunHeader:
 
     dg_lsp_run: int = field(default=4, kw_only=True)  # version of the format
     command: str
-    machine: RunMachine
+    machine: Mapping[str, Any]  # see `run_machine`
     model: str
     model_sha256: str | None  # none for a remote server
     data: Mapping[str, str] = field(default_factory=dict)  # sha256 of each input file, by name
@@ -259,7 +236,7 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """JSON values that the results of all commands contain."""
         model = {"model": self.header.model, "model_sha256": self.header.model_sha256}
-        return {"is_complete": self.is_complete, **model, "machine": dataclasses.asdict(self.header.machine)}
+        return {"is_complete": self.is_complete, **model, "machine": self.header.machine}
 
 
 class RunFile:
@@ -281,9 +258,7 @@ class RunFile:
         with map_input_errors("write", path):
             data = path.read_bytes() if path.exists() else b""
             kept = data[: data.rfind(b"\n") + 1]
-            # empty, or an incomplete copy of the header
-            is_new = not kept and first.startswith(data)
-            if not (is_new or kept.startswith(first)):
+            if data and not kept.startswith(first):
                 problem = "holds no run of this model, machine, number of threads, version and options"
                 raise InputFileError(f"{path} {problem}: name another --output, delete that file, or set --threads")
             for number, line in enumerate(kept.split(b"\n")[1:-1], 2):
@@ -292,7 +267,7 @@ class RunFile:
             self._file = path.open("ab")
             if kept != data:
                 self._file.truncate(len(kept))
-            if is_new:
+            if not kept:
                 self._file.write(first)
                 self._file.flush()
 
@@ -382,10 +357,13 @@ def language_notes(spec: ModelSpec, languages: Iterable[str]) -> list[str]:
 
 def infill_tables(run: Run) -> list[metrics.Table]:
     """Summaries by kind, and by language and task; calibration, if there is a confidence."""
+    tasks = metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts))
     calibration = metrics.calibration_table(run.attempts)
-    tables = [metrics.summary_table("By kind", metrics.by_kind(run.attempts))]
-    tables.append(metrics.task_table(map(metrics.TaskResult.of, run.attempts), "exact", _TASK_NOTE))
-    return [*tables, calibration] if calibration else tables
+    return [
+        metrics.summary_table("By kind", metrics.by_kind(run.attempts)),
+        metrics.row_table("By language and task", tasks, _TASK_NOTE),
+        *([calibration] if calibration else []),
+    ]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

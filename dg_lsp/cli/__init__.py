@@ -34,12 +34,11 @@ def main() -> NoReturn:
 
 def _open_closed_streams() -> None:
     """Opens the standard streams that the caller has closed: other files would get their descriptors and output."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # in this order, because a file gets the lowest descriptor that is free
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,8 +60,8 @@ def run(arguments: Sequence[str]) -> int:
         return _print_error(f"{problem} (see {command} --help)", error.exit_code)
     except DgLspError as error:
         return _print_error(str(error), error.exit_code)
-    except typer.Abort:
-        return INTERRUPTED
+    except typer.Abort:  # Ctrl-C or Ctrl-D at a question
+        return _print_error("interrupted", INTERRUPTED)
     except SystemExit:  # raised by typer for a closed pipe
         return PIPE_CLOSED
 

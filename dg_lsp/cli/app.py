@@ -1,13 +1,16 @@
-"""The tree of commands. The module of a command is imported when the command is used, or listed by `--help`."""
+"""The tree of commands. The module of a command is imported when the command is used."""
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
+from dg_lsp import __version__
 from dg_lsp.cli.options import with_groups
 from dg_lsp.cli.printing import print_line
 
@@ -49,21 +52,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
-def _print_version(value: bool | None) -> None:
-    if value:
-        from dg_lsp import __version__
-
-        print_line(f"dg-lsp {__version__}")
-        raise typer.Exit
-
-
 def root(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001  (read by its callback)
-        bool | None, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = None,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> int:
     """Complete code with a block-diffusion language model, in an editor or on the command line."""
+    if version:
+        print_line(f"dg-lsp {__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is not None:
         return 0
     typer.echo(context.get_help())
@@ -84,20 +80,33 @@ class CommandGroup(TyperGroup):
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """For the lists of help pages: the name and the docstring of a command, whose module is not imported."""
         words = f"{self._prefix}{cmd_name}"
-        return _command(words) if words in COMMANDS else super().get_command(ctx, cmd_name)
+        return _listed(words) if words in COMMANDS else super().get_command(ctx, cmd_name)
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        words = f"{self._prefix}{name}"
+        return name, load_command(words) if words in COMMANDS else command, rest
 
 
-def _command(words: str) -> Any:
+def _listed(words: str) -> TyperCommand:
+    module, _, function = COMMANDS[words][0].partition(":")
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    [command] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    return TyperCommand(words.rpartition(" ")[2], help=ast.get_docstring(command), hidden=words == "daemon run")
+
+
+def load_command(words: str) -> Any:
+    """A command by its words, such as `models list`."""
     place, arguments = COMMANDS[words]
     module, _, function = place.partition(":")
     command = getattr(import_module(f"dg_lsp.cli.{module}"), function)
     app = typer.Typer(add_completion=False, context_settings=_CONTEXT)
     example = f"Example: dg-lsp {words} {arguments}".rstrip()
-    app.command(words.rpartition(" ")[2], epilog=example, hidden=words == "daemon run")(with_groups(command))
-    loaded = typer.main.get_command(app)
-    _hide_flag_types(loaded)
-    return loaded
+    app.command(words.rpartition(" ")[2], epilog=example)(with_groups(command))
+    return typer.main.get_command(app)
 
 
 def command_tree() -> Any:
@@ -112,16 +121,4 @@ def command_tree() -> Any:
     app.callback(invoke_without_command=True)(root)
     for name, text in _GROUPS.items():
         app.add_typer(typer.Typer(help=text, cls=CommandGroup), name=name)
-    tree = typer.main.get_command(app)
-    _hide_flag_types(tree)
-    return tree
-
-
-def _hide_flag_types(command: Any) -> None:
-    """Help pages name no type at options without a value."""
-    help_option = command.get_help_option(typer.Context(command, **_CONTEXT))
-    for parameter in (*command.params, help_option):
-        if isinstance(parameter, TyperOption) and parameter.is_flag:
-            parameter.metavar = ""
-    for inner in getattr(command, "commands", {}).values():
-        _hide_flag_types(inner)
+    return typer.main.get_command(app)

@@ -19,18 +19,8 @@ from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, tabl
 from dg_lsp.bench.replay import TypingTask, typing_task
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import LoadedModel, open_engine
-from dg_lsp.cli.options import (
-    Deadline,
-    Decoder,
-    Json,
-    ModelOptions,
-    Sampler,
-    Seed,
-    check_decoder,
-    configure,
-    sampler_options,
-)
-from dg_lsp.cli.printing import note, print_json, print_line, print_lines, progress_bar
+from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, RunOptions, Sampler, Seed, configure
+from dg_lsp.cli.printing import note, plural, print_json, print_line, progress_bar
 from dg_lsp.cli.source import SourceFile
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import LANGUAGE_IDS
@@ -43,12 +33,6 @@ from dg_lsp.system import file_sha256
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 REMOTE = "remote"
-_REMOTE_OPTIONS = ("url", "api", "model", "fim", "max_prompt_tokens")
-_INFILL_KEYS = (
-    *("num", "exact_match", "first_line_match", "pass_at_1", "ttfue_ms", "useful_by", "miss_rate", "latency_ms"),
-    *("steps_mean", "tokens_per_forward"),
-)
-_LANGUAGE_KEYS = ("num", "exact_match", "first_line_match", "miss_rate")
 
 
 def cut(
@@ -68,8 +52,8 @@ def cut(
     sources = read_sources(folder, languages or (), seed, exclusion.is_excluded)
     cases = useful_cases(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())
-    num_cases = metrics.count(len(cases), "test case")
-    print_line(f"{num_cases} of {metrics.count(len({case.path for case in cases}), 'file')} ({counts}): {output}")
+    files = plural(len({case.path for case in cases}), "file")
+    print_line(f"{plural(len(cases), 'test case')} of {files} ({counts}): {output}")
     print_line(f"next: dg-lsp bench infill {shlex.quote(str(output))}")
     return 0
 
@@ -97,9 +81,9 @@ def infill(
     output: Output = None,
 ) -> int:
     """Fill test cases as in an editor: how many fills are right, and how fast."""
-    settings = configure(model.tree)
-    check_decoder(decoder, settings)
-    options = runner.RequestOptions(length=length, deadline_ms=deadline, is_warm=warm, sampler=sampler_options(sampler))
+    given = RunOptions(decoder=decoder, sampler=sampler)
+    settings = given.configured(configure(model.tree))
+    options = runner.RequestOptions(length, deadline_ms=deadline, is_warm=warm, sampler=given.sampler_options)
     cases = sample_cases(read_cases(data), limit, seed)
     sandbox = open_sandbox(cases) if execute else None
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder
@@ -139,10 +123,9 @@ def replay(
     overrides = model.tree
     if server := {name: value for name, value in (("api", api), ("fim", fim)) if value is not None}:
         overrides["remote"] = overrides.get("remote", {}) | server
-    settings = configure(overrides)
+    settings = RunOptions(decoder=decoder).configured(configure(overrides))
     tasks = typing_tasks(files, region, settings)
     played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
-    check_decoder(decoder, settings)
     listed = {
         "lines": [task.lines for task in tasks],
         "typing": asdict(played.typing),
@@ -158,13 +141,13 @@ def replay(
     languages = (task.language for task in tasks)
     notes = [*simulation.assumptions(played), limits, *runner.language_notes(engine.spec, languages)]
     if settings.is_remote:
-        notes += remote_notes(settings.remote, engine.spec.name, "is the time until its answers")
+        notes += remote_notes(settings.remote)
     if not is_complete:
         notes.append(runner.INTERRUPTED_NOTE)
     run = runner.Run(header, attempts, is_complete, tuple(notes))
     summary = simulation.summarize_replay(events)
-    tree = simulation.replay_json(run, summary) if as_json else None
-    return finish(run, simulation.replay_tables(run, summary), tree)
+    facts = {"files": list(run.header.data), "length_knowledge": "none", **run.header.options}
+    return finish(run, simulation.replay_tables(run, summary), run.facts() | facts | summary if as_json else None)
 
 
 def next_edit(
@@ -227,20 +210,21 @@ def open_sandbox(cases: Iterable[TestCase]) -> Sandbox:
 
 def _infill_object(run: runner.Run, length: runner.LengthHint) -> dict[str, Any]:
     """What `bench infill --json` prints, with the keys in the documented order."""
-    summary = metrics.summarize(run.attempts)
-    tree = {key: summary[key] for key in _INFILL_KEYS}
     by_language = metrics.grouped(run.attempts, lambda attempt: attempt.language)
-    languages = {name: _language_shares(attempts) for name, attempts in sorted(by_language.items())}
-    facts = {"model": run.header.model, "length_knowledge": length, "languages": languages}
-    tasks = metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts))
-    return tree | facts | {"tasks": tasks, "calibration": metrics.calibrate(run.attempts)}
+    return metrics.summarize(run.attempts) | {
+        "model": run.header.model,
+        "length_knowledge": length,
+        "is_complete": run.is_complete,
+        "languages": {name: _language_object(attempts) for name, attempts in sorted(by_language.items())},
+        "tasks": metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts)),
+        "calibration": metrics.calibrate(run.attempts),
+    }
 
 
-def _language_shares(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
-    summary = metrics.summarize(attempts)
+def _language_object(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
     by_kind = metrics.grouped(attempts, lambda attempt: attempt.kind)
     exact = {kind: metrics.summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
-    return {key: summary[key] for key in _LANGUAGE_KEYS} | {"exact_match_by_kind": exact}
+    return metrics.summarize(attempts) | {"exact_match_by_kind": exact}
 
 
 def run_header(
@@ -249,20 +233,19 @@ def run_header(
     """What was measured, by which model, on which machine; without secrets of a remote server."""
     options = options | {"settings": attrs.asdict(settings.completion)}
     if settings.is_remote:
-        remote = settings.remote
-        extra = hashlib.sha256(remote.extra.encode()).hexdigest()[:16] if remote.extra else None
-        options[REMOTE] = {name: getattr(remote, name) for name in _REMOTE_OPTIONS} | {"extra_sha256": extra}
+        extra = hashlib.sha256(settings.remote.extra.encode()).hexdigest()  # because it may contain a key
+        options[REMOTE] = attrs.asdict(settings.remote) | {"extra": extra}
     return runner.RunHeader(
         command=command,
-        machine=runner.RunMachine.here(None if isinstance(model, str) else model.threads),
+        machine=runner.run_machine(None if isinstance(model, str) else model.threads),
         model=model if isinstance(model, str) else model.spec.name,
-        model_sha256=None if isinstance(model, str) else _checksum(model.path),
+        model_sha256=None if isinstance(model, str) else checksum(model.path),
         data={name: file_sha256(path) for name, path in data.items()},
         options=options,
     )
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
     """The checksum of a model's file, or of the checksums of all files in its folder."""
     if path.is_file():
         return file_sha256(path)
@@ -270,11 +253,12 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(checksums.encode()).hexdigest()
 
 
-def remote_notes(settings: RemoteSettings, name: str = REMOTE, model_time: str = "is unknown") -> tuple[str, ...]:
+def remote_notes(settings: RemoteSettings) -> tuple[str, ...]:
     """Sentences for a reader of the numbers of a remote server."""
+    times = "its times are those of a client and include the network"
     return (
-        f"{name} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
-        f"Steps and tokens are known as far as the server reports them; its model time {model_time}.",
+        f"{REMOTE} is {settings.url} by {settings.api}: {times}.",
+        "It may not report steps, tokens and model time.",
     )
 
 
@@ -285,13 +269,14 @@ def finish(run: runner.Run, tables: Iterable[metrics.Table], tree: dict[str, Any
         print_json(tree)
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
-        print_lines((f"{header.model}{digest}; {header.machine.line()}", *run.notes, ""))
+        machine = ", ".join(f"{name} {value}" for name, value in header.machine.items() if value is not None)
+        print_line(f"{header.model}{digest}; {machine}", *run.notes, "")
         _print_tables(tables)
     return 0 if run.is_complete else INTERRUPTED
 
 
 def _print_tables(tables: Iterable[metrics.Table]) -> None:
-    print_lines(line for table in tables for line in table.markdown())
+    print_line(*(line for table in tables for line in table.markdown()))
 
 
 def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) -> list[TypingTask]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -15,13 +16,13 @@ from typer import Argument, Option
 
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.cli import INTERRUPTED, loading
-from dg_lsp.cli.options import ModelOptions, RunOptions, configure, sampler_options
-from dg_lsp.cli.output import canvas_screen, drawing, for_stream, times
-from dg_lsp.cli.printing import note, plural, print_json, print_line
+from dg_lsp.cli.options import ModelOptions, RunOptions, configure
+from dg_lsp.cli.output import canvas_screen, cost_line, costs, drawing, for_stream
+from dg_lsp.cli.printing import note, print_json, print_line
 from dg_lsp.engine.decoders.base import Progress
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import ChatRequest, FillResult, Frame
-from dg_lsp.errors import InputFileError, ModelUnsupportedError, RemoteError, RequestError, UsageError, size_text
+from dg_lsp.errors import ModelUnsupportedError, RemoteError, RequestError, UsageError, map_input_errors, size_text
 from dg_lsp.models.registry import instruction_model
 from dg_lsp.settings import Settings
 
@@ -114,11 +115,8 @@ def _given(messages: Sequence[str]) -> Iterator[str]:
 
 def _read_input() -> str:
     """All of standard input. Raises InputFileError if it is no text."""
-    try:
+    with map_input_errors("read", Path("standard input")):
         return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        problem = f"is not {error.encoding} (byte {error.start}): convert it first"
-        raise InputFileError(f"standard input {problem}") from error
 
 
 def generate(
@@ -134,8 +132,6 @@ def generate(
     settings = run.configured(configure(model.tree))
     request = _text_request(run, max_tokens, ignores_end=ignore_eos)
     text = _read_input() if prompt is None else prompt
-    if not text:
-        raise UsageError("there is no text to continue: give a prompt, or standard input")
     with loading.timed_engine(settings) as (engine, load_ms):
         run.note_effects(engine.spec)
         _print_banner(engine, settings, run)
@@ -151,7 +147,7 @@ def _text_request(run: RunOptions, max_tokens: int, *, ignores_end: bool) -> Cha
         max_tokens=max_tokens,
         seed=run.seed,
         decoder=run.decoder,
-        sampler=sampler_options(run.sampler, run.top_k),
+        sampler=run.sampler_options,
         ignores_end=ignores_end,
     )
 
@@ -197,7 +193,8 @@ def _show_text(engine: Engine, request: ChatRequest, run: RunOptions, load_ms: f
         print_json(_text_object(result, ended_by, load_ms))
     else:
         stream.finish(result)
-        print_line(_summary_line(result, ended_by, load_ms), err=True)
+        rate = f"{result.output_tokens} tokens, {_rate(result, result.output_tokens):.1f} tokens/s"
+        print_line(f"{cost_line(result, load_ms)}; {rate}; ended by {ended_by}", err=True)
     return INTERRUPTED if stop.is_set() else 0 if result.text else 1, result.text
 
 
@@ -240,40 +237,21 @@ class _TextStream:
         sys.stdout.flush()
 
 
-def _summary_line(result: FillResult, ended_by: str, load_ms: float) -> str:
-    """Speed and costs on one line."""
-    seconds = result.timings.denoise / 1e3
-    return (
-        f"{result.model}: {result.output_tokens} tokens in {seconds:.2f} s,"
-        f" {_rate(result.output_tokens, seconds):.1f} tokens/s; {result.decoder.value},"
-        f" {plural(result.steps, 'step')}, {result.tokens_per_forward:.1f} tokens per step;"
-        f" prompt {result.prompt_tokens} tokens, {result.cached_tokens} cached, {result.timings.prefill:.0f} ms;"
-        f" {load_ms:.0f} ms load; ended by {ended_by}"
-    )
-
-
 def _text_object(result: FillResult, ended_by: str, load_ms: float) -> dict[str, Any]:
     """What `chat --json` and `generate --json` print, with the keys in the documented order."""
-    seconds = result.timings.denoise / 1e3
     return {
         "text": result.text,
         "thought": result.thought,
         "model": result.model,
         "ended_by": ended_by,
-        "decoder": result.decoder.value,
-        "canvas_length": result.canvas_length,
         "blocks": result.num_blocks,
         "canvas_tokens": result.canvas_tokens,
-        "steps": result.steps,
         "tokens": result.output_tokens,
-        "tokens_per_forward": round(result.tokens_per_forward, 3),
-        "tokens_per_second": round(_rate(result.output_tokens, seconds), 3),
-        "canvas_tokens_per_second": round(_rate(result.canvas_tokens, seconds), 3),
-        "prompt_tokens": result.prompt_tokens,
-        "cached_tokens": result.cached_tokens,
-        "timings_ms": times(result.timings, load_ms, "prefill", "denoise"),
+        "tokens_per_second": round(_rate(result, result.output_tokens), 3),
+        "canvas_tokens_per_second": round(_rate(result, result.canvas_tokens), 3),
+        **costs(result, load_ms),
     }
 
 
-def _rate(amount: float, seconds: float) -> float:
-    return amount / seconds if seconds else 0.0
+def _rate(result: FillResult, amount: int) -> float:
+    return 1e3 * amount / result.timings.denoise if result.timings.denoise else 0.0

@@ -15,7 +15,7 @@ from dg_lsp.backends.llamacpp.library import library, runs_diffusiongemma
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.output import fill_object
-from dg_lsp.cli.printing import plural, print_facts, print_json, print_lines
+from dg_lsp.cli.printing import print_facts, print_json, print_line
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.context.languages import missing_grammars
 from dg_lsp.engine.decoder_selection import DecoderSelection, PositionKind
@@ -75,14 +75,10 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     if as_json:
         print_json(tree)
     else:
-        costs = {
-            kind: ", ".join(f"{plural(num, 'token')} {ms:.1f} ms" for num, ms in passes.items())
-            for kind, passes in (checkup.costs or {}).items()
-        }
-        shown = tree | {"costs": costs, "warnings": None, "problems": None}
+        shown = tree | {"warnings": None, "problems": None}
         print_facts({name: value for name, value in shown.items() if value is not None})
-        print_lines(f"warning: {warning}" for warning in checkup.warnings)
-        print_lines([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"])
+        print_line(*(f"warning: {warning}" for warning in checkup.warnings))
+        print_line(*([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"]))
     return 3 if checkup.problems else 0
 
 

@@ -15,17 +15,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from dg_lsp.cli import loading, output
-from dg_lsp.cli.options import (
-    Deadline,
-    FileOptions,
-    Json,
-    ModelOptions,
-    Position,
-    RunOptions,
-    Seed,
-    configure,
-    sampler_options,
-)
+from dg_lsp.cli.options import Deadline, FileOptions, Json, ModelOptions, Position, RunOptions, Seed, configure
 from dg_lsp.cli.printing import note, plural, print_json, print_line
 from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.context.exclusion import Eligibility
@@ -67,7 +57,7 @@ def fill(
     location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     settings = run.configured(loading.configure_for(source, model.tree, file, as_json=run.as_json))
-    sampler = sampler_options(run.sampler, run.top_k)
+    sampler = run.sampler_options
     if gaps:
         snapshot = source.snapshot()
         start, end = source.span_of(location)
@@ -153,7 +143,7 @@ class _EditCommand:
             self._show_fill(result, edit, at)
             if edit is not None and while_typing.outcome is not Visibility.SHOWN:
                 self.file.report(f"while you type, an editor shows nothing here. {while_typing.sentence}")
-            self.file.report(output.timing_line(result, load_ms))
+            self.file.report(output.cost_line(result, load_ms))
         return 1 if edit is None else 0
 
     def rewrite(self, request: RewriteRequest) -> int:
@@ -259,25 +249,17 @@ def _rewrite_object(
     result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float
 ) -> dict[str, Any]:
     """What `rewrite --json` and `fill --gaps --json` print, with the keys in the documented order."""
-    if request.gaps:
-        return {
-            "text": result.text,
-            "model": result.model,
-            "gaps": [_gap_object(gap, source) for gap in result.gaps],
-            "rejected": result.reason,
-            "steps": result.steps,
-            "timings_ms": output.times(result.timings, load_ms),
-        }
     return {
         "text": result.text,
         "model": result.model,
         "first": source.line_of(request.start),
         "last": source.line_of(request.end),
+        "gaps": [_gap_object(gap, source) for gap in result.gaps],
         "rejected": result.reason,
         "follows_instructions": result.follows_instructions,
         "score": round(result.verdict.score, 4),
         "steps": result.steps,
-        "timings_ms": output.times(result.timings, load_ms, "denoise", "postprocess"),
+        "timings_ms": output.times(result.timings, load_ms),
     }
 
 

@@ -43,18 +43,14 @@ def configure_for(source: SourceFile, overrides: Mapping[str, Any], options: Fil
     if options.write:
         source.check_writable()
     settings = configure(overrides)
-    check_allowed(source, settings, even_secret=options.even_secret)
+    if not options.even_secret:
+        check_allowed(source, settings, "; use --even-secret to send it anyway")
     return settings
 
 
-def check_allowed(source: SourceFile, settings: Settings, *, even_secret: bool | None = None) -> None:
-    """Raises InputFileError if the settings exclude a file that would be sent to the model, unless `even_secret`.
-
-    `even_secret` is None for a command without this option.
-    """
-    reason = None if even_secret else exclusion(settings).exclusion_reason(source.snapshot())
-    if reason is not None:
-        advice = "" if even_secret is None else "; use --even-secret to send it anyway"
+def check_allowed(source: SourceFile, settings: Settings, advice: str = "") -> None:
+    """Raises InputFileError if the settings exclude a file that would be sent to the model."""
+    if (reason := exclusion(settings).exclusion_reason(source.snapshot())) is not None:
         raise InputFileError(f"{source.path} is not sent to the model: {reason}{advice}")
 
 
@@ -156,31 +152,30 @@ def with_model_chosen(settings: Settings) -> Settings:
 
 def load_model(settings: Settings) -> LoadedModel:
     """Locates and loads the model of the settings; it is tested in a child first. Raises as `open_engine` does."""
-    with _tested_model(settings) as (model, _):
-        return model
+    settings, path = _located(settings)
+    with tested(path, settings.model) as source:
+        return load_file(path, settings, source=source)
 
 
 def open_local(settings: Settings) -> "tuple[LoadedModel, LlamaDenoiser | TransformersDenoiser]":
     """Loads the model of the settings and opens its denoiser. Raises as `open_engine` does."""
-    with _tested_model(settings) as (model, on_failure):
-        denoiser = open_denoiser(model)
-        on_failure.callback(denoiser.close)
-    return replace(model, threads=denoiser.threads), denoiser
-
-
-@contextmanager
-def _tested_model(settings: Settings) -> Iterator[tuple[LoadedModel, ExitStack]]:
-    """The model, and what is called if its files were replaced, or if the `with` block fails: it closes the model."""
-    settings = with_model_chosen(settings)
-    path = locate(settings.model.name)
-    if attention := settings.model.sampler_of(_name_of(path, settings)).prompt_attention:
-        settings = with_setting(settings, "model.prompt_attention", attention)
+    settings, path = _located(settings)
     with ExitStack() as on_failure:
         with tested(path, settings.model) as source:
             model = load_file(path, settings, source=source)
             on_failure.callback(model.weights.close)
-            yield model, on_failure
+            denoiser = open_denoiser(model)
+            on_failure.callback(denoiser.close)
         on_failure.pop_all()
+    return replace(model, threads=denoiser.threads), denoiser
+
+
+def _located(settings: Settings) -> tuple[Settings, Path]:
+    """The settings with the model that they stand for here and its prompt attention, and its file or folder."""
+    settings = with_model_chosen(settings)
+    path = locate(settings.model.name)
+    attention = settings.model.sampler_of(_name_of(path, settings)).prompt_attention
+    return with_setting(settings, "model.prompt_attention", attention) if attention else settings, path
 
 
 def load_file(

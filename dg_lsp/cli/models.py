@@ -16,24 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from dg_lsp.backends.llamacpp.quantize import FileType, file_type, quantize
 from dg_lsp.canvas.fim import FIM_FAMILIES
 from dg_lsp.cli import loading
 from dg_lsp.cli.options import Json, ModelOptions, configure
-from dg_lsp.cli.printing import (
-    agrees,
-    note,
-    print_facts,
-    print_json,
-    print_line,
-    print_lines,
-    print_table,
-    progress_bar,
-    step_progress,
-    warn,
-)
+from dg_lsp.cli.printing import print_facts, print_json, print_line, print_table, progress_bar, step_progress, warn
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
 from dg_lsp.models import build_runtime, registry
@@ -58,7 +48,6 @@ _TEST_SECONDS = 20.0
 """Limit of the test fill: an unfinished fill shows just as well that the model runs."""
 _ENVIRONMENT_SIZE = 1_100_000_000
 """Of the Python environment of llama.cpp's script, with the PyTorch that has no CUDA."""
-_HEADER = ("model", "here", "fits here", "size", "made for", "licence")
 
 
 def list_models(as_json: Json = False) -> int:
@@ -69,15 +58,13 @@ def list_models(as_json: Json = False) -> int:
     if as_json:
         print_json(models)
         return 0
-    rows = [_HEADER]
+    rows = [("model", "here", "fits here", "size", "made for", "licence")]
     for facts in models:
         here = "yes" if facts["path"] else "in part" if facts["is_begun"] else "no"
-        hardware = facts["hardware"].removesuffix(" of memory")
         licence = facts["licence"].partition(" (")[0]
-        rows.append((facts["name"], here, facts["fit"], size_text(facts["size_bytes"]), hardware, licence))
+        rows.append((facts["name"], here, facts["fit"], size_text(facts["size_bytes"]), facts["hardware"], licence))
     print_table(rows)
-    print_line("")
-    print_line("dg-lsp models show MODEL describes one, dg-lsp models recommend names the best for this machine.")
+    print_line("", "dg-lsp models show MODEL describes one, dg-lsp models recommend names the best for this machine.")
     return 0
 
 
@@ -120,27 +107,15 @@ def show_model(
     for key, value in loaded.spec.metadata:
         print_line(f"  {key} = {value}")
     if loaded.warning:
-        note(loaded.warning)
+        warn(loaded.warning)
     return 0
 
 
 def _details(preset: Preset) -> dict[str, Any]:
-    """What `models list --json` has, where the model comes from, and its family."""
+    """What `models list --json` has, and everything else that is known of the preset."""
     pin = registry.read_pin(preset)
-    facts = _listed(preset, loading.this_machine()) | {
-        "repository": preset.repository,
-        "revision": preset.revision,
-        "pinned_commit": pin.commit if pin else "",
-        "files": preset.patterns,
-        "sha256": preset.sha256,
-        "download_bytes": preset.download_size,
-        "quality": preset.quality,
-        "quality_source": preset.quality_source,
-        "terms": preset.terms,
-        "sources": preset.sources,
-        "family": asdict(preset.family) if preset.family else None,
-    }
-    return {name: value for name, value in facts.items() if value}
+    facts = _listed(preset, loading.this_machine()) | asdict(preset) | {"pinned_commit": pin.commit if pin else ""}
+    return {name: value for name, value in facts.items() if value and name not in ("size", "memory", "active")}
 
 
 def pull_model(
@@ -153,23 +128,22 @@ def pull_model(
     An interrupted command is continued by running it again.
     """
     configure({})
-    preset = registry.preset_named(name)
-    is_bundled = name in (model.name for model in registry.BUNDLED)
-    if revision is not None and (is_bundled or (preset is not None and not preset.repository)):
-        raise UsageError(f"{name} has no other versions: leave --revision out")
-    if is_bundled:
+    if name in (model.name for model in registry.BUNDLED):
         print_line(f"{name} is bundled: there is nothing to fetch", err=True)
         return 0
+    preset = registry.preset_named(name)
     if preset is None:
         problem = f"no model {name!r} to fetch{registry.suggestion(name)}"
         raise UsageError(f"{problem}: use a name from dg-lsp models list, or the path of a file")
     if revision is not None:  # the checksum of one version does not apply to another
+        if not preset.repository:
+            raise UsageError(f"{name} has no other versions: leave --revision out")
         preset = dataclasses.replace(preset, revision=revision, sha256="")
     pull = Pull(preset, is_other_version=revision is not None)
     if pull.stages:
         if pull.stages[0].name == "download":
             require_licence(preset, accepted=accept_licence)
-        print_lines(pull.announcement(), err=True)
+        print_line(*pull.announcement(), err=True)
         pull.run()
     print_line(preset.path)
     return 0
@@ -234,24 +208,17 @@ class Pull:
         preset = self.preset
         with map_disk_errors(preset.folder):
             preset.folder.mkdir(parents=True, exist_ok=True)
-            lock = _lock(preset)
-        with lock:
-            self._run()
-
-    def _run(self) -> None:
-        preset = self.preset
-        stages = self.stages
-        with map_disk_errors(preset.folder):
-            for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a process that was killed
-                shutil.rmtree(remnant, ignore_errors=True)
-            (preset.folder / registry.TESTED).unlink(missing_ok=True)
-        if not self.is_other_version:
-            is_fetched = all(stage.name != "download" for stage in stages)
-            present = [] if is_fetched else [path for path in preset.folder.rglob("*") if path.is_file()]
-            check_space(preset.folder, self.disk_bytes() - sum(path.stat().st_size for path in present))
-        for number, stage in enumerate(stages, 1):
-            print_line(f"[{number}/{len(stages)}] {stage.name}", err=True)
-            stage.run()
+            with _lock(preset):
+                stages = self.stages
+                for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a killed process
+                    shutil.rmtree(remnant, ignore_errors=True)
+                (preset.folder / registry.TESTED).unlink(missing_ok=True)
+                if "download" in [stage.name for stage in stages] and not self.is_other_version:
+                    present = sum(path.stat().st_size for path in preset.folder.rglob("*") if path.is_file())
+                    check_space(preset.folder, self.disk_bytes() - present)
+                for number, stage in enumerate(stages, 1):
+                    print_line(f"[{number}/{len(stages)}] {stage.name}", err=True)
+                    stage.run()
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
@@ -310,7 +277,7 @@ def require_licence(preset: Preset, *, accepted: bool) -> None:
         raise UsageError(
             f"the licence of {preset.name} must be accepted first: read {preset.terms}, then add --accept-licence"
         )
-    if not agrees(f"Do you accept the terms at {preset.terms}?", by_default=False):
+    if not typer.confirm(f"Do you accept the terms at {preset.terms}?", err=True):
         raise UsageError("nothing was fetched: the model may be used only under its licence")
 
 
@@ -384,8 +351,6 @@ def build_changed_runtime(
 ) -> int:
     """Build the llama.cpp that DiffusionGemma needs, from the source of the installed version."""
     configure({})
-    if source is not None and not source.exists():
-        raise UsageError(f"{source} does not exist: name {PACKAGE}'s source distribution, or a folder with it")
     if (folder := make_runtime(source, backend)) is not None:
         print_line(folder)
     return 0
@@ -424,16 +389,13 @@ def supports_bidirectional(variable: str = "", folder: Path | None = None) -> bo
     variables = {RUNTIME_VARIABLE: STOCK, LLAMA_CPP_VARIABLE: ""}
     if folder is not None:
         variables[variable] = str(folder.absolute())
-    subject = f"the {'changed' if folder else 'installed'} llama.cpp"
-    process = run_llama_cpp("library", variables=variables, subject=subject, codes=(0, 10))
-    return process.returncode == 0
+    return run_llama_cpp("library", variables=variables, codes=(0, 10)).returncode == 0
 
 
 def run_llama_cpp(
     name: str,
     *arguments: str,
     variables: Mapping[str, str] | None = None,
-    subject: str = "llama.cpp",
     codes: Collection[int] = (0,),
 ) -> subprocess.CompletedProcess[str]:
     """Runs a module of the backend in a child process with these environment variables; an empty one is removed.
@@ -452,5 +414,5 @@ def run_llama_cpp(
     )
     if process.returncode not in codes:
         [problem] = process.stderr.strip().splitlines()[-1:] or [f"the process ended with {process.returncode}"]
-        raise ModelError(f"{subject} does not run: {problem}; see dg-lsp doctor")
+        raise ModelError(f"llama.cpp does not run: {problem}; see dg-lsp doctor")
     return process

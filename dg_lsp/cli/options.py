@@ -8,8 +8,8 @@ import inspect
 import math
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -111,10 +111,26 @@ class RunOptions:
 
         Raises UsageError: an option does not apply to a remote server.
         """
-        check_decoder(self.decoder, settings)
-        if settings.is_remote and self.prompt_attention != "auto":
-            raise UsageError("a remote server computes the prompt itself: leave --prompt-attention out")
+        if settings.is_remote and (self.decoder is not None or self.prompt_attention != "auto"):
+            problem = "a remote server chooses its decoder itself, and computes the prompt"
+            raise UsageError(f"{problem}: leave --decoder and --prompt-attention out")
         return with_setting(settings, "model.prompt_attention", self.prompt_attention)
+
+    @property
+    def sampler_options(self) -> SamplerOptions:
+        """The values of `--sampler`, which are written as in the settings file, and of `--top-k`.
+
+        Raises UsageError for other ones.
+        """
+        texts = [*(self.sampler or ()), *([] if self.top_k is None else [f"top_k={self.top_k}"])]
+        try:
+            table = tomllib.loads("\n".join(texts))
+        except tomllib.TOMLDecodeError as error:
+            problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts)}"
+            raise UsageError(problem) from error
+        if unknown := [name for name in table if name not in SAMPLER_NAMES]:
+            raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
+        return parse_sampler("--sampler", table)
 
     def note_effects(self, spec: ModelSpec) -> None:
         """Prints a note for an option that has no effect on the model."""
@@ -148,53 +164,28 @@ def configure(
     return parse_settings(overrides, settings)
 
 
-def check_decoder(decoder: DecoderName | None, settings: Settings) -> None:
-    """Raises UsageError if a decoder is named for a remote server."""
-    if settings.is_remote and decoder is not None:
-        raise UsageError("a remote server chooses its decoder itself: leave --decoder out")
-
-
-def sampler_options(texts: Sequence[str] | None, top_k: int | None = None) -> SamplerOptions:
-    """The values of `--sampler`, which are written as in the settings file. Raises UsageError for other ones."""
-    texts = [*(texts or ()), *([] if top_k is None else [f"top_k={top_k}"])]
-    try:
-        table = tomllib.loads("\n".join(texts))
-    except tomllib.TOMLDecodeError as error:
-        problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts)}"
-        raise UsageError(problem) from error
-    if unknown := [name for name in table if name not in SAMPLER_NAMES]:
-        raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
-    return parse_sampler("--sampler", table)
-
-
-_GROUPS: dict[type, list[inspect.Parameter]] = {
-    group: [
-        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
-        for option in fields(group)
-    ]
-    for group in (ModelOptions, FileOptions, RunOptions)
-}
-
-
 def with_groups(command: Command) -> Command:
     """A command with the options of a group in place of each parameter that is annotated with the group."""
-    parameters = inspect.signature(command).parameters
-    groups = {name: parameter.annotation for name, parameter in parameters.items() if parameter.annotation in _GROUPS}
-    own = [
-        parameter.replace(kind=parameter.KEYWORD_ONLY) for name, parameter in parameters.items() if name not in groups
+    parameters = inspect.signature(command).parameters.values()
+    own = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in parameters]
+    groups: dict[str, Any] = {option.name: option.annotation for option in own if is_dataclass(option.annotation)}
+    options = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for group in groups.values()
+        for option in fields(group)
     ]
-    options = [option for group in groups.values() for option in _GROUPS[group]]
+    shown = [*(parameter for parameter in own if parameter.name not in groups), *options]
 
     @functools.wraps(command)
     def called(**values: Any) -> int:
         for name, group in groups.items():
-            values[name] = group(**{option.name: values.pop(option.name) for option in _GROUPS[group]})
+            values[name] = group(**{option.name: values.pop(option.name) for option in fields(group)})
         try:
             return command(**values)
         except KeyboardInterrupt:
             note("interrupted")
             raise
 
-    called.__signature__ = inspect.Signature([*own, *options], return_annotation=int)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
+    called.__signature__ = inspect.Signature(shown, return_annotation=int)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return called

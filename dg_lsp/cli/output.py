@@ -35,24 +35,31 @@ def fill_object(result: FillResult, load_ms: float) -> dict[str, Any]:
         "model": result.model,
         "candidates": [{"text": c.text, "score": round(c.score, 4)} for c in result.candidates],
         "rejected": result.reason,
+        **costs(result, load_ms),
+    }
+
+
+def costs(result: FillResult, load_ms: float) -> dict[str, Any]:
+    """The decoder of a fill or a text, and what it has cost, in JSON values."""
+    return {
         "decoder": result.decoder.value,
         "canvas_length": result.canvas_length,
         "steps": result.steps,
         "tokens_per_forward": round(result.tokens_per_forward, 3),
         "prompt_tokens": result.prompt_tokens,
         "cached_tokens": result.cached_tokens,
-        "timings_ms": times(result.timings, load_ms, "prefill", "denoise", "postprocess"),
+        "timings_ms": times(result.timings, load_ms),
     }
 
 
-def times(timings: Timings, load_ms: float, *parts: str) -> dict[str, float]:
+def times(timings: Timings, load_ms: float) -> dict[str, float]:
     """Milliseconds of the load, of each part, and in total with the load."""
-    listed = {"load": load_ms} | {part: getattr(timings, part) for part in parts}
+    listed = {"load": load_ms} | {part: getattr(timings, part) for part in ("prefill", "denoise", "postprocess")}
     listed["total"] = load_ms + timings.total
     return {part: round(ms, 3) for part, ms in listed.items()}
 
 
-def timing_line(result: FillResult, load_ms: float) -> str:
+def cost_line(result: FillResult, load_ms: float) -> str:
     """Times and counts on one line."""
     timings = result.timings
     decoder = f"{result.decoder} {result.canvas_length}" if result.canvas_length else result.decoder.value

@@ -4,7 +4,7 @@ Lines may contain text of files, folders, models and servers, which must not con
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,15 +19,10 @@ if TYPE_CHECKING:
     from dg_lsp.models.packages import ShowStep
 
 
-def print_line(line: object, *, err: bool = False) -> None:
-    """Prints one line on standard output or standard error, with control characters and line ends as escapes."""
-    typer.echo(escaped(str(line)), err=err)
-
-
-def print_lines(lines: Iterable[object], *, err: bool = False) -> None:
-    """Prints each line as `print_line` does."""
+def print_line(*lines: object, err: bool = False) -> None:
+    """Prints lines on standard output or standard error, with control characters and line ends in them as escapes."""
     for line in lines:
-        print_line(line, err=err)
+        typer.echo(escaped(str(line)), err=err)
 
 
 def note(sentence: object) -> None:
@@ -45,8 +40,12 @@ def print_json(tree: object) -> None:
     typer.echo(json.dumps(tree))
 
 
+_SIZES = ("bytes", "memory", "disk", "size", "bandwidth")
+"""Parts of the names of numbers of bytes."""
+
+
 def print_facts(tree: Mapping[str, object]) -> None:
-    """Prints a tree of JSON values in two columns. Numbers of a million and more are bytes."""
+    """Prints a tree of JSON values in two columns."""
     print_table([row for name, value in tree.items() for row in _fact_rows(name, value)])
 
 
@@ -75,7 +74,8 @@ def _fact_text(name: object, value: object) -> str:
         return "yes" if value else "no"
     if not isinstance(value, int | float):
         return "none" if value in (None, "") else str(value)
-    number = size_text(value) if value >= 1e6 else f"{value:.5g}" if isinstance(value, float) else str(value)
+    is_size = value >= 1e6 and any(word in str(name) for word in _SIZES)
+    number = size_text(value) if is_size else f"{value:.5g}" if value < 1e4 else f"{value:.0f}"
     unit = "/s" if str(name).endswith("bandwidth") else " ms" if str(name).endswith("_ms") else ""
     return f"{number}{unit}"
 
@@ -92,14 +92,6 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
         print_line("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def agrees(question: str, *, by_default: bool) -> bool:
-    """The user's answer to a question on standard error; Ctrl-D is no."""
-    try:
-        return typer.confirm(question, default=by_default, err=True)
-    except typer.Abort:
-        return False
-
-
 def _progress() -> "Progress":
     """Bars on standard error with the remaining time; a pipe gets nothing."""
     from rich.console import Console
@@ -113,7 +105,14 @@ def _progress() -> "Progress":
 def progress_bar(description: str, total: float, done: int = 0) -> Iterator[Callable[[float], None]]:
     """A progress bar; yields the function that advances it."""
     with _progress() as bars:
-        yield partial(bars.advance, bars.add_task(description, total=total, completed=done))
+        yield partial(bars.advance, bars.add_task(_plain(description), total=total, completed=done))
+
+
+def _plain(description: str) -> str:
+    """A description without the markup of rich, and with escapes for control characters."""
+    from rich.markup import escape
+
+    return escape(escaped(description))
 
 
 @contextmanager
@@ -123,6 +122,6 @@ def step_progress() -> "Iterator[ShowStep]":
         task = bars.add_task("preparing", total=None)
 
         def show(step: str, fraction: float | None) -> None:
-            bars.update(task, description=step, completed=fraction or 0, total=None if fraction is None else 1)
+            bars.update(task, description=_plain(step), completed=fraction or 0, total=None if fraction is None else 1)
 
         yield show

@@ -153,16 +153,11 @@ def _read_keys(path: Path | None) -> dict[str, str]:
         return {_ONLY_CLIENT: key} if key else {}
     with map_input_errors("read", path):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    rows = [tuple(words) for line in lines if (words := line.split())]
-    if not rows:
-        raise InputFileError(f"{path} is empty; give a file with a key")
-    if len(rows) == len(rows[0]) == 1:
-        return {_ONLY_CLIENT: rows[0][0]}
-    if any(len(words) != 2 for words in rows):
-        raise InputFileError(f"{path}: each line must be a name, a blank and a key; or the file has a key alone")
-    keys = {words[0]: words[1] for words in rows}
-    if len(set(keys)) < len(rows) or len(set(keys.values())) < len(rows):
-        raise InputFileError(f"{path}: a name or a key occurs twice; each client needs its own")
+    rows = [line.split() for line in lines if line.strip()]
+    keys = {" ".join(words[:-1]) or _ONLY_CLIENT: words[-1] for words in rows}
+    if not rows or max(map(len, rows)) > 2 or len(set(keys.values())) < len(rows):
+        problem = "each line must be a name, a blank and a key, none of them twice; or the file has a key alone"
+        raise InputFileError(f"{path}: {problem}")
     return keys
 
 

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from typer import Option
 
 from dg_lsp import system
 from dg_lsp.cli import loading, models
 from dg_lsp.cli.models import Pull, try_model
 from dg_lsp.cli.options import Json, configure
-from dg_lsp.cli.printing import agrees, note, print_facts, print_json, print_line, print_lines, warn
+from dg_lsp.cli.printing import note, print_facts, print_json, print_line, warn
 from dg_lsp.errors import ModelError, UsageError
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
@@ -160,12 +161,12 @@ def set_up(
     configure({})
     plan = measure()
     print_facts(plan.tree)
-    print_lines(("", *plan.lines()))
+    print_line("", *plan.lines())
     if not is_agreed and not sys.stdin.isatty():
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")
-    if not (is_agreed or agrees("Do this?", by_default=True)):
+    if not (is_agreed or typer.confirm("Do this?", default=True, err=True)):
         print_line("nothing was changed: these settings are for the bundled model, which is here already")
-        print_lines(editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]).split("\n"))
+        print_line(*editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]).split("\n"))
         return 0
     if plan.unused is not None:
         make_llama_cpp(plan.unused)
@@ -177,7 +178,7 @@ def set_up(
     else:
         forget_times()  # `auto` measures again
         try_model(name)
-    print_lines(editor_settings(name, model).split("\n"))
+    print_line(*editor_settings(name, model).split("\n"))
     return 0
 
 
@@ -191,8 +192,7 @@ def make_llama_cpp(gpu: gpus.Gpu) -> None:
         problem = str(error)
     if problem:
         warn(gpu.unused_message)
-        print_line(f"llama.cpp for {gpu.backend}: {problem}", err=True)
-        print_line("going on without the GPU", err=True)
+        print_line(f"llama.cpp for {gpu.backend}: {problem}", "going on without the GPU", err=True)
 
 
 def editor_settings(name: str, model: RankedModel) -> str:

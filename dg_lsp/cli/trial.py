@@ -66,12 +66,11 @@ def tested(path: Path, settings: ModelSettings) -> Iterator[Path]:
         ModelError: the child died or was not ready in time, or the model was replaced meanwhile.
         DgLspError: the error of the child.
     """
-    runtime = _runtime(path)
-    if path in [model.path for model in BUNDLED] or runtime is None:  # without a runtime nothing opens the folder
+    if path in [model.path for model in BUNDLED]:
         yield path
         return
     states = _states(path)
-    passed = f"{states} {runtime} {settings.prompt_attention}"
+    passed = f"{states} {_runtime()} {settings.prompt_attention}"
     record = data_folder() / "tested-models" / hashlib.sha256(passed.encode()).hexdigest()
     if not is_present(record):
         _test_in_child(path, settings, sum(size for size, *_ in states))
@@ -113,16 +112,15 @@ def _state(status: os.stat_result) -> FileState:
     return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _runtime(path: Path) -> str | None:
-    """The libraries that open the model, with their versions; None for a folder where one of them is missing."""
-    if path.is_dir():
-        try:
-            return f"transformers {version('transformers')} torch {version('torch')}"
-        except PackageNotFoundError:
-            return None
+def _runtime() -> str:
+    """The libraries that open models, with their versions."""
     installed = installed_library()
     overlay = "+overlay" if find_runtime().runtime else ""
-    return f"{installed.version if installed else 'other'}{overlay}"
+    names = [f"{installed.version if installed else 'other'}{overlay}"]
+    for name in ("torch", "transformers"):
+        with contextlib.suppress(PackageNotFoundError):
+            names.append(f"{name} {version(name)}")
+    return " ".join(names)
 
 
 def _test_in_child(path: Path, settings: ModelSettings, size: int) -> None:

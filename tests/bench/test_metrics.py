@@ -72,10 +72,11 @@ def test_the_summary_table_has_one_column_per_group(attempt):
     table = metrics.summary_table("All cases", {"ours": ours, "theirs": theirs, "none": []})
     measures = {name: values for name, *values in cells(table)}
     assert list(table.columns) == ["measure", "ours", "theirs", "none"]
-    assert measures["requests"] == ["4", "4", "0"]
-    assert measures["useful by 50 ms"] == ["75.0 % (30–95)", "0.0 % (0–49)", "0.0 %"], "Wilson's intervals"
-    assert measures["TTFUE, median"] == ["40 ms", "500 ms", "–"]
-    assert measures["pass@1"] == ["–", "100.0 %", "–"]
+    assert measures["num"] == ["4", "4", "0"]
+    assert measures["useful by 50"] == ["75.0 % (30–95)", "0.0 % (0–49)", "0.0 %"], "Wilson's intervals"
+    assert measures["ttfue ms p50"] == ["40 ms", "500 ms", "–"]
+    assert measures["pass at 1"] == ["–", "100.0 %", "–"]
+    assert measures["steps mean"] == ["2.00", "2.00", "–"]
     assert {line.count("|") for line in table.markdown()} == {0, 5}
 
 
@@ -85,14 +86,14 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
     table = metrics.calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
     assert cells(table) == [
-        ["all", "all", "0", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
-        ["all", "all", "0.02", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
-        ["all", "all", "0.7", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
+        ["all", "all", "0.0 %", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
+        ["all", "all", "2.0 %", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
+        ["all", "all", "70.0 %", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
     assert metrics.calibration_table(unknown) is None
     begun = [attempt(wrong, confidence=0.01, beginning=text) for text in ("x", "z")]
     note = metrics.calibration_table(begun).note
-    assert "beginning of 2 improbable lines; 50.0\N{NO-BREAK SPACE}% of these are" in note
+    assert "that an editor shows: 2, of which 50.0\N{NO-BREAK SPACE}% are right" in note
 
 
 def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):
@@ -154,13 +155,12 @@ def test_the_tables_of_an_audit_log_have_outcomes_times_and_tokens():
     measures, reasons, _, log = metrics.audit_tables(records, num_bad=2)
     assert list(measures.columns) == ["measure", "/infill", "/v1/completions"]
     numbers = {name: of_infill for name, of_infill, _ in cells(measures)}
-    want = {"requests": "9", "shown": "66.7 %", "nothing worth showing": "11.1 %", "failed": "11.1 %"}
-    want |= {"latency": "50 ms", "latency, 95th percentile": "50 ms", "generation": "40 ms", "prompt tokens": "100.0"}
-    want |= {"prompt tokens from the cache": "90.0 %", "prompt set-up": "1.0 ms", "step limit": "48.0"}
-    want["output rate"] = "250 tokens/s"
+    want = {"num": "9", "shown": "66.7 %", "nothing": "11.1 %", "failed": "11.1 %", "prompt from cache": "90.0 %"}
+    want |= {"latency ms p50": "50 ms", "latency ms p95": "50 ms", "generation ms p50": "40 ms"}
+    want |= {"setup ms p50": "1.0 ms", "prompt tokens": "100.00", "step limit": "48.00", "output per second": "250.00"}
     assert {name: numbers[name] for name in want} == want
-    assert ["refused by the server", "0.0 %", "50.0 %"] in cells(measures)
-    assert list(reasons.rows) == [("empty", "1", "–"), ("RemoteError", "–", "1"), ("503", "–", "1")]
+    assert ["refused", "0.0 %", "50.0 %"] in cells(measures)
+    assert list(reasons.rows) == [["empty", "1", "0"], ["RemoteError", "0", "1"], ["503", "0", "1"]]
     assert {("lines that are not records", "2"), ("GPUs", "a card"), ("GPU memory budget, MB", "5")} <= {*log.rows}
 
 
@@ -177,7 +177,7 @@ def test_records_and_outcomes_are_counted_by_language_and_task():
         ["go", "all", "2", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
         ["go", "line-end", "1", "100.0 %", "–", "–", "–", "–"],
         ["go", "test", "1", "100.0 %", "0.0 %", "0.0 %", "–", "–"],
-        ["python", "line-end", "2", "100.0 %", "50.0 %", "50.0 %", "80 ms", "8.0"],
+        ["python", "line-end", "2", "100.0 %", "50.0 %", "50.0 %", "80 ms", "8.00"],
     ]
 
 
@@ -201,10 +201,12 @@ def test_the_report_of_an_audit_log_has_the_useful_edits_of_editors(tmp_path, ca
     assert "Completions in editors" in printed and "docs/ttfue.md" in printed and "dg-mini" in printed
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if "|" in line]
     rows = {name: values for name, *values in table if len(values) == 2}
-    assert (rows["useful edits"], rows["useful edits, median"]) == (["1", "0"], ["80 ms", "–"])
-    assert rows["shown"] == ["50.0 %", "100.0 %"]
-    assert (rows["useful by 100 ms"], rows["TTFUE, median"]) == (["50.0 %", "0.0 %"], ["80 ms", "–"])
-    assert (rows["miss rate"][0], rows["accepted: whole"][0], rows["right"][0]) == ("50.0 %", "1", "75.0 %")
+    assert (rows["useful edits num"], rows["useful edits p50"]) == (["1", "0"], ["80 ms", "–"])
+    shares = {
+        name: rows[name][0].partition(" (")[0] for name in ("show rate", "useful by 100", "miss rate", "right rate")
+    }
+    assert shares == {"show rate": "50.0 %", "useful by 100": "50.0 %", "miss rate": "50.0 %", "right rate": "75.0 %"}
+    assert (rows["ttfue ms p50"], rows["accepted whole"]) == (["80 ms", "–"], ["1", "0"])
 
 
 def test_a_log_without_records_is_refused(tmp_path, capsys):

@@ -144,4 +144,4 @@ def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():
     ttfue_ms = 1e3 * PAUSE_SECONDS + 1.0
     assert (numbers["ttfue_ms"]["p50"], numbers["miss_rate"]) == (ttfue_ms, 0.75)
     assert (numbers["useful_by"]["250"], numbers["useful_by"]["500"]) == (0.0, 0.25)
-    assert [row[:2] for row in table(outcomes).rows] == [("all", "4"), ("python", "1"), ("go", "3")]
+    assert [row[:2] for row in table(outcomes).rows] == [["all", "4"], ["python", "1"], ["go", "3"]]

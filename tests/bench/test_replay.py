@@ -23,6 +23,7 @@ from dg_lsp.bench.replay import (
     summarize_replay,
 )
 from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.errors import RequestError
 
 TICK = 1000 / 64
 TYPING = TypingModel(8 * TICK, 8 * TICK, 8 * TICK, spread=0, reaction_ms=12 * TICK, debounce_ms=4 * TICK)
@@ -108,6 +109,23 @@ def test_a_running_step_delays_the_next_request():
     # the model is free at 13, nine steps later the answer is there
     assert waited.ttfue_ms == waited.latency_ms == 9.25 * TICK
     assert waited.model_ms == 9 * TICK
+
+
+@pytest.mark.parametrize("refused", ["ab", ""])
+def test_a_request_that_the_model_cannot_take_has_failed_unless_it_is_the_first_one(refused):
+    def fill(prefix, _suffix):
+        if prefix == refused:
+            raise RequestError("the prompt is too long: shorten it")
+        return ""
+
+    if not refused:
+        with pytest.raises(RequestError):
+            typed("abc", fill)
+        return
+    events, summary = typed("abc", fill)
+    rejections = [event.attempt.rejection for event in events if isinstance(event, RequestEvent)]
+    assert rejections == ["empty", "empty", "failed"]
+    assert (summary["num"], summary["num_cancelled"], summary["miss_rate"]) == (3, 0, 1.0)
 
 
 def test_an_item_stays_while_the_keys_match_it():

@@ -11,7 +11,7 @@ from dg_lsp.engine.request import DecoderName
 
 CASE = TestCase("s0", "line-end", "a = ", "\n", "want 0")
 TESTED = dataclasses.replace(CASE, test="def check(f): pass", entry_point="f")
-HEADER = runner.RunHeader("compare", runner.RunMachine("a cpu", 2, "an os", "3.11", "0.2", "0.3", 2), "m", "00")
+HEADER = runner.RunHeader("compare", {"cpu": "a cpu"}, "m", "00")
 [LINE_END, *_] = read_cases(Path(__file__).parent / "problems.jsonl")
 
 

@@ -28,7 +28,7 @@ def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model):
     assert (outcome.code, outcome.err) == (0, "")
     assert "Typing with the model" in outcome.out
     assert "the text before the typed lines in the file, and nothing after the cursor" in outcome.out
-    assert f" of {len(CODE) - 8} |" in outcome.out, "a line end with the indentation is one key"
+    assert f"| keys by hand | {len(CODE) - 8} |" in outcome.out, "a line end with the indentation is one key"
     assert model.is_closed
 
 

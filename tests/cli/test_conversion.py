@@ -227,5 +227,5 @@ def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     installed = runtime.installed_library()
     (tmp_path / runtime.library_name()).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
-    with pytest.raises(ModelError, match=r"the changed llama.cpp does not run: .*libllama"):
+    with pytest.raises(ModelError, match=r"llama.cpp does not run: .*libllama"):
         models.supports_bidirectional(runtime.RUNTIME_VARIABLE, tmp_path)

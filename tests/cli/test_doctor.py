@@ -56,7 +56,7 @@ def test_a_model_that_does_not_see_the_text_after_the_cursor_is_a_warning(dg_lsp
     assert "plain has no fill-in-the-middle tokens" in line
     assert "dg-lsp models list" in line
     shown = dg_lsp("models", "show", path)
-    assert shown.err == f"dg-lsp: {line.removeprefix('warning: ')}\n"
+    assert shown.err == f"dg-lsp: {line}\n"
     assert shown.facts["prompt format"] == "prefix"
 
 

@@ -19,11 +19,11 @@ from dg_lsp.errors import RemoteError
 
 LONG = "One line.\nAnd a second one, which is longer than the longest canvas, so that it goes on in another.\n"
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
-SUMMARY = r"scripted(-uniform)?: (\d+) tokens in [\d.]+ s, [\d.]+ tokens/s; "
+SUMMARY = r"scripted(-uniform)?: .*; (\d+) tokens, [\d.]+ tokens/s; ended by end\n"
 KEYS = [
-    *("text", "thought", "model", "ended_by", "decoder", "canvas_length", "blocks", "canvas_tokens", "steps", "tokens"),
-    *("tokens_per_forward", "tokens_per_second", "canvas_tokens_per_second", "prompt_tokens", "cached_tokens"),
-    "timings_ms",
+    *("text", "thought", "model", "ended_by", "blocks", "canvas_tokens", "tokens", "tokens_per_second"),
+    *("canvas_tokens_per_second", "decoder", "canvas_length", "steps", "tokens_per_forward", "prompt_tokens"),
+    *("cached_tokens", "timings_ms"),
 ]
 
 
@@ -38,11 +38,10 @@ def test_a_text_goes_on_over_several_canvases(dg_lsp, script, spec):
     script.spec = spec
     outcome = dg_lsp("generate", "a = ")
     assert (outcome.code, outcome.out) == (0, LONG)
-    summary = re.match(SUMMARY, outcome.err)
+    summary = re.fullmatch(SUMMARY, outcome.err)
     assert int(summary[2]) == len(LONG) + 1
-    assert ("autoregressive, 101 steps, " if spec is CAUSAL_SPEC else "diffusion, ") in outcome.err
+    assert ("autoregressive, 101 steps, " if spec is CAUSAL_SPEC else "diffusion 64, ") in outcome.err
     assert "prompt 4 tokens, 0 cached" in outcome.err
-    assert outcome.err.endswith("ended by end\n")
 
 
 def test_json_is_one_object_with_counted_canvases(dg_lsp, script):
@@ -175,15 +174,6 @@ def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     refusal = dg_lsp("chat", "-m", "hi").error(3)
     assert "dg-mini follows no instructions, and dg-lsp generate continues" in refusal
     assert "qwen2.5-coder-0.5b-instruct follows them: fetch it with dg-lsp models pull" in refusal
-
-
-def test_a_checkpoint_of_diffusiongemma_thinks_and_answers(dg_lsp, tiny_checkpoint):
-    options = ("--model", tiny_checkpoint, "-n", "40", "--sampler", "max_denoising_steps=4", "--threads", "1", "--json")
-    outcome = dg_lsp("chat", "-m", "hi", "--sampler", "thinking=true", *options)
-    assert outcome.code in (0, 1), outcome.err
-    assert outcome.json["decoder"] == "diffusion"
-    assert outcome.json["canvas_length"] == 32
-    assert outcome.json["blocks"] >= 1
 
 
 def test_only_the_terminal_gets_symbols_for_control_characters(dg_lsp, script, monkeypatch):

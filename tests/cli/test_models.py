@@ -48,7 +48,7 @@ def test_list_prints_whether_a_model_fits_into_the_gpu(dg_lsp, monkeypatch):
     [
         ("dg-maxi", "no model 'dg-maxi' to fetch (did you mean dg-mini?): use"),
         ("qwen2.5-coder0.5b", "(did you mean qwen2.5-coder-0.5b?)"),
-        ("dg-mini --revision main", "has no other versions"),
+        ("smollm2-135m --revision main", "has no other versions"),
     ],
 )
 def test_wrong_use_of_pull_is_exit_code_2(dg_lsp, arguments, message):

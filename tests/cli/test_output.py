@@ -10,6 +10,7 @@ from rich.text import Text
 from scripted import ScriptedDenoiser, engine_for
 
 from dg_lsp.cli.output import canvas_screen, drawing, excerpt, printable, show_fill
+from dg_lsp.cli.printing import print_facts, progress_bar
 from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import FillRequest
@@ -26,7 +27,7 @@ def test_every_line_of_a_completion_is_marked_and_long_lines_are_cut():
 
 
 @given(st.text(max_size=60), st.integers(0, 60), st.text(max_size=9).map(printable))
-@settings(deadline=None)
+@settings(max_examples=30)
 def test_any_text_is_shown_without_control_characters(text, at, fill):
     lines = shown(text, min(at, len(text)), fill)
     assert sum(line.startswith(">") for line in lines) == 1
@@ -58,6 +59,21 @@ def test_a_terminal_shows_the_code_with_the_draft_until_the_completion_is_there(
     assert 0 < max(part.count("\x1b[1A") for part in parts) < height
     assert "def" in last
     assert result.text.startswith("return [")
+
+
+def test_only_numbers_of_bytes_are_printed_as_sizes(capsys):
+    print_facts({"pid": 2_345_678, "seconds": 123456.7, "weights_bytes": 2_345_678, "gpus": [{"memory": 24e9}]})
+    rows = ["pid      2345678", "seconds  123457", "weights  2 MB", "gpus     memory: 24.0 GB"]
+    assert capsys.readouterr().out.splitlines() == rows
+
+
+def test_a_name_does_not_control_the_terminal_by_a_progress_bar(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("[/a]\x1b]0;x", 2) as advance:
+        advance(1)
+    shown = capsys.readouterr().err
+    assert r"[/a]\x1b]0;x" in shown
+    assert "\x1b]" not in shown
 
 
 NAME = "a\x1b]0;x\x07\nb\u202e"

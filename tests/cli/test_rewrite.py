@@ -4,7 +4,7 @@ import sys
 import pytest
 
 SOURCE = "def f(a):\r\n\ttotal = a + 1\r\n\treturn total  # é😋\r\n"
-KEYS = ["text", "model", "first", "last", "rejected", "follows_instructions", "score", "steps", "timings_ms"]
+KEYS = ["text", "model", "first", "last", "gaps", "rejected", "follows_instructions", "score", "steps", "timings_ms"]
 
 
 @pytest.fixture

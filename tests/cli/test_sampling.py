@@ -107,7 +107,7 @@ def test_prompt_attention_of_a_command_wins_over_the_users_file(dg_lsp, script, 
         dg_lsp("fill", position, *options)
         assert script.settings.model.sampler_of("llada").prompt_attention == wanted
     message = dg_lsp("fill", position, "--remote", "http://127.0.0.1:1", "--prompt-attention", "exact").error(2)
-    assert "leave --prompt-attention out" in message
+    assert "leave --decoder and --prompt-attention out" in message
 
 
 def test_options_without_effect_are_named(fill):

@@ -117,14 +117,17 @@ def test_the_settings_of_editors_have_the_path_of_the_program_as_it_is(monkeypat
     assert shlex.split(lines[-1].removeprefix("on the command line: "))[0] == str(program)
 
 
-@pytest.mark.parametrize("answer", [pytest.param("n\n", id="no"), pytest.param("", id="Ctrl-D")])
-def test_the_question_can_be_answered_with_no(dg_lsp, hub, terminal, answer):
-    terminal(answer)
+def test_the_question_can_be_answered_with_no(dg_lsp, hub, terminal):
+    terminal("n\n")
     outcome = dg_lsp("setup")
     assert outcome.code == 0
     assert "nothing was changed" in outcome.out
     assert '"dg-lsp.model.name": "auto"' in outcome.out
     assert 'model = { name = "auto" }' in outcome.out
+    terminal("")  # Ctrl-D
+    outcome = dg_lsp("setup")
+    assert outcome.code == 130
+    assert outcome.err.endswith("dg-lsp: interrupted\n")
     assert hub.requests == []
 
 

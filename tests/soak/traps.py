@@ -30,7 +30,7 @@ from e2e.conftest import Launcher
 from hostile import SECRETS, executed, make_hostile, make_hostile_settings, module_names
 from language_client import PATIENT
 
-from dg_lsp.cli.app import CommandGroup, command_tree
+from dg_lsp.cli.app import COMMANDS, load_command
 from dg_lsp.models.registry import BUNDLED
 
 ROOT = Path(__file__).parents[2]
@@ -279,15 +279,7 @@ class Opened:
 
 def commands():
     """The words of every command, and its parameters."""
-
-    def walk(command, words):
-        if not isinstance(command, CommandGroup):
-            yield " ".join(words), command.params
-            return
-        for name in command.list_commands(None):
-            yield from walk(command.get_command(None, name), (*words, name))
-
-    return dict(walk(command_tree(), ()))
+    return {words: load_command(words).params for words in COMMANDS}
 
 
 def arguments_of(words, params):
