@@ -1,4 +1,4 @@
-"""Tiny random checkpoints as their authors publish them: safetensors with transformers' names, and a byte-level BPE."""
+"""A tiny random Dream as its authors publish it: safetensors with transformers' names, and a byte-level BPE."""
 
 import json
 
@@ -19,14 +19,15 @@ _LAYER = {
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-def published(class_name, *, model_type, architecture, tokenizer_class, specials=tiny_masked.SPECIALS, **config):
-    """The files of a checkpoint by name, with Python files that leave a mark when they are executed."""
-    tiny = tiny_masked.make(architecture)
-    tokens = (*specials, *tiny_masked.TOKENS[len(specials) :])
-    config |= {
-        "architectures": [class_name],
-        "auto_map": {"AutoModel": f"modeling.{class_name}", "AutoConfig": "modeling.Config"},
-        "model_type": model_type,
+def published():
+    """The files of the checkpoint by name, with Python files that end the process when they are executed."""
+    tiny = tiny_masked.make("dream")
+    specials = tiny_masked.SPECIALS
+    config = {
+        "architectures": ["DreamModel"],
+        "auto_map": {"AutoModel": "modeling.DreamModel", "AutoConfig": "modeling.Config"},
+        "model_type": "Dream",
+        "mask_token_id": 0,
         "hidden_size": tiny.width,
         "intermediate_size": tiny.hidden,
         "num_hidden_layers": tiny.layers,
@@ -35,15 +36,15 @@ def published(class_name, *, model_type, architecture, tokenizer_class, specials
         "max_position_embeddings": tiny.trained_length,
         "rms_norm_eps": tiny_masked.EPSILON,
         "rope_theta": tiny_masked.ROPE_BASE,
-        "vocab_size": len(tokens),
+        "vocab_size": len(tiny_masked.TOKENS),
         "tie_word_embeddings": False,
         "bos_token_id": tiny_masked.START,
         "eos_token_id": tiny_masked.END,
     }
     added = {str(i): {"content": token, "special": True} for i, token in enumerate(specials)}
     tokenizer = {
-        "tokenizer_class": tokenizer_class,
-        "auto_map": {"AutoTokenizer": [f"tokenization.{tokenizer_class}", None]},
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization.DreamTokenizer", None]},
         "added_tokens_decoder": added,
         "bos_token": specials[tiny_masked.START],
         "eos_token": specials[tiny_masked.END],
@@ -51,7 +52,7 @@ def published(class_name, *, model_type, architecture, tokenizer_class, specials
         "unk_token": None,
         "pad_token": None,
     }
-    vocabulary = {token: i for i, token in enumerate(tokens)}
+    vocabulary = {token: i for i, token in enumerate(tiny_masked.TOKENS)}
     merges = (" ".join(pair) for pair in tiny_masked.MERGES)
     return {
         "vocab.json": json.dumps(vocabulary).encode(),

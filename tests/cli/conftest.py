@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,12 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("DG_LSP_DATA_DIR", str(tmp_path / "data"))
     for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def without_trials(monkeypatch):
+    """New model files are opened without a trial in a child process, which test_trial.py tests."""
+    monkeypatch.setattr(loading, "tested", lambda path, _settings: nullcontext(path))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 import tiny_masked
@@ -16,6 +17,11 @@ from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.cli import loading, trial
 from dg_lsp.errors import ModelError
 from dg_lsp.settings import ModelSettings, Settings
+
+
+@pytest.fixture(autouse=True)
+def without_trials():
+    """Here the models are tested."""
 
 
 @pytest.fixture
@@ -90,17 +96,17 @@ def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, folder):
     assert "the text cannot be tokenized" in show(dg_lsp, folder, code=3).error(3)
 
 
-def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, folder, children):
+def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, folder, monkeypatch):
+    tested = []
+    monkeypatch.setattr(trial, "_test_in_child", lambda path, *_: tested.append(path))
     os.mkfifo(folder / "pipe.json")
     (folder / "loop.json").symlink_to("loop.json")
     assert {"checkpoint of 0.00 B weights in float32", "uniform", "instruct"} < {*show(dg_lsp, folder).facts.values()}
     show(dg_lsp, folder)
-    assert len(children) == 1
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["sliding_window"] = "wide"
-    (folder / "config.json").write_text(json.dumps(config))
-    assert "copied cannot be loaded" in show(dg_lsp, folder, code=3).error(3)
-    assert len(children) == 2
+    assert len(tested) == 1
+    os.utime(folder / "config.json")
+    show(dg_lsp, folder)
+    assert len(tested) == 2
 
 
 def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):
@@ -140,15 +146,17 @@ def test_a_file_that_replaces_another_one_after_its_test_is_not_opened(
 
 
 def test_a_checkpoint_that_is_changed_after_its_test_is_not_opened(folder, monkeypatch):
-    original = transformers.open_checkpoint
+    monkeypatch.setattr(trial, "_test_in_child", lambda *_: None)
+    opened = Mock()
 
-    def open_checkpoint(*arguments):
+    def open_checkpoint(*_):
         (folder / "generation_config.json").write_text("{}")
-        return original(*arguments)
+        return opened
 
     monkeypatch.setattr(transformers, "open_checkpoint", open_checkpoint)
     with pytest.raises(ModelError, match="copied was replaced while it was tested or opened"):
-        loading.open_local(Settings(model=ModelSettings(name=str(folder), threads=1, gpu_layers=0)))
+        loading.open_local(Settings(model=ModelSettings(name=str(folder))))
+    opened.close.assert_called_once()
 
 
 def test_text_of_a_file_does_not_control_the_terminal(dg_lsp, tmp_path):

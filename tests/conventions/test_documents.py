@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def dg_lsp_help(capsys, monkeypatch):
 
     monkeypatch.setenv("COLUMNS", "200")
 
+    @cache
     def call(*command):
         assert run([*command, "--help"]) == 0, f"no command {command}"
         return capsys.readouterr().out
