@@ -306,7 +306,7 @@ async def props(service: RequestService) -> Json:
     """What clients of llama.cpp read before they build a prompt: its length and the number of slots."""
     return {
         "default_generation_settings": {"n_ctx": service.context_size},
-        "total_slots": len(service.engine.busy_slots),
+        "total_slots": len(service.engine.footprint.busy_slots),
         "model_alias": service.engine.spec.name,
         "is_sleeping": service.models.completion.is_asleep,
     }
