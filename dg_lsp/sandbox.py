@@ -162,12 +162,11 @@ class Sandbox:
             SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
         """
         program = shutil.which("bwrap")
-        if sys.platform != "linux":
-            raise SandboxError(f"{option} runs model-written code in bubblewrap, which needs Linux: use a container")
+        if sys.platform != "linux" or platform.machine() not in _CALLS:
+            system = f"Linux on {' or '.join(_CALLS)}"
+            raise SandboxError(f"{option} runs code of a model in bubblewrap, which needs {system}: use a container")
         if program is None:
             raise SandboxError(f"{option} needs bubblewrap: {INSTALL}")
-        if platform.machine() not in _CALLS:
-            raise SandboxError(f"{option} runs on {' and '.join(_CALLS)} only, this machine is {platform.machine()}")
         self._bwrap = program
         if reason := self.failure(_CORRECT):
             problem = f"{option} needs a bubblewrap 0.7 or later that can create namespaces"
