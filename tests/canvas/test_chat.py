@@ -129,7 +129,7 @@ def test_code_and_instruction_of_a_rewrite_are_text_in_whole_lines(selection, sh
 
 
 def test_the_start_of_a_long_line_moves_into_the_prompt_in_steps():
-    lines = ["x" * size for size in range(4 * MAX_LINE_HEAD)]
+    lines = ["x" * size for size in range(0, 4 * MAX_LINE_HEAD, 5)]
     layouts = [fill_layout(replace(PROMPT, prefix="a\n" + line)) for line in lines]
     for line, layout in zip(lines, layouts, strict=True):
         head = spelled(layout.head_ids)

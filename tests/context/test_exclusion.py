@@ -29,7 +29,7 @@ def test_files_with_secrets_are_excluded_in_any_spelling(name):
     assert reason_of(f"file:///project/{name.replace('#', '%23')}") is ExclusionReason.SECRETS
 
 
-@pytest.mark.parametrize("path", ["a/" * 2100, "%25" * 1_000_000, "secret" * 50])
+@pytest.mark.parametrize("path", ["a/" * 2100, "%25" * 10_000, "secret" * 50])
 def test_a_path_that_no_file_has_is_excluded(path):
     assert reason_of(f"file:///{path}x") is ExclusionReason.SECRETS
 

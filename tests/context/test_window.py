@@ -1,4 +1,3 @@
-import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
@@ -71,10 +70,9 @@ def test_prefix_and_suffix_are_next_to_the_cursor_within_the_budget(text, prefix
 def test_any_text_makes_a_prompt_that_can_be_encoded(text, num_chars, data):
     offset = data.draw(st.integers(0, len(text)))
     prompt = prompt_at(Snapshot("u", text), offset, prefix_chars=num_chars, suffix_chars=num_chars)
-    assert len(prompt.prefix.encode()) <= 4 * num_chars
-    assert len(prompt.suffix.encode()) <= 4 * num_chars
-    assert "\r" not in prompt.prefix + prompt.suffix
-    assert "\t" not in prompt.prefix + prompt.suffix
+    for shown_text in (prompt.prefix, prompt.suffix):
+        assert len(shown_text.encode()) <= 4 * num_chars
+        assert not {"\r", "\t"} & set(shown_text)
 
 
 @settings(max_examples=30)
@@ -88,16 +86,6 @@ def test_typing_moves_the_start_of_the_window_a_few_times_only(offset, prefix_ch
         prefixes.append(prompt.prefix)
     moves = sum(not new.startswith(old) for old, new in pairwise(prefixes))
     assert moves <= 1 + 200 / (prefix_chars // 5)
-
-
-def test_a_giant_line_costs_no_more_than_the_budget():
-    snapshot = Snapshot("u", "x" * 5_000_000)
-    tracemalloc.start()
-    prompt = prompt_at(snapshot, 2_500_100, prefix_chars=1000, suffix_chars=400)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (prompt.prefix, prompt.suffix) == ("x" * 900, "x" * 400)
-    assert peak < 80_000
 
 
 def test_windows_overlap_and_cover_the_text():
