@@ -124,14 +124,11 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def resident_bytes() -> int | None:
-    """Memory of this process; None if the system does not report it."""
+def resident_bytes() -> int:
+    """Memory of this process."""
     import psutil
 
-    try:
-        return int(psutil.Process().memory_info().rss)
-    except psutil.Error:
-        return None
+    return int(psutil.Process().memory_info().rss)
 
 
 def peak_bytes() -> int | None:

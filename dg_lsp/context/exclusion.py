@@ -157,10 +157,8 @@ class Exclusion:
         path, is_folder = local_path(uri, self.flavour), uri.endswith("/")
         if path is None:
             return False
-        if len(path.parts) > MAX_FOLDERS or self._is_ignored(path, is_folder=is_folder):
-            return True
-        target = link_target(path)
-        return target != path and self._is_ignored(target, is_folder=is_folder)
+        files = {path, link_target(path)} if len(path.parts) <= MAX_FOLDERS else ()
+        return not files or any(self._is_ignored(file, is_folder=is_folder) for file in files)
 
     def _is_ignored(self, path: Path, *, is_folder: bool) -> bool:
         repository, folders = repository_around(path), self.folders_around(path)

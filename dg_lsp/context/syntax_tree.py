@@ -79,7 +79,10 @@ class LimitedParser:
 
     def _tree(self, data: bytes, old: Tree | None = None) -> Tree | None:
         """The tree of `data`, from an old tree that was edited; None if it takes too many operations or seconds."""
-        chunks = _free_chunks()
+        try:
+            chunks = _FREE.pop()
+        except IndexError:
+            chunks = {size: bytearray(size) for size in _SIZES}
         is_parsed = False
         num_operations = 0
         excess = 0.0
@@ -190,13 +193,6 @@ def _depth(line: str) -> float:
     """The number of blanks before the code of a line, more if it continues the line above; infinite without code."""
     code = line.lstrip()
     return len(line) - len(code) + 0.5 * code.startswith(".") if code else math.inf
-
-
-def _free_chunks() -> dict[int, bytearray]:
-    try:
-        return _FREE.pop()
-    except IndexError:
-        return {size: bytearray(size) for size in _SIZES}
 
 
 def _edited(old: bytes, tree: Tree, new: bytes, start: int) -> Tree:

@@ -103,7 +103,7 @@ class AuditLog:
         record = replace(
             _record(request, "cancelled", seconds),
             queue_seconds=seconds,
-            resident_bytes=resident_bytes() or 0,
+            resident_bytes=resident_bytes(),
             gpu=", ".join(device.name for device in footprint.devices),
             gpu_budget_bytes=footprint.gpu_estimate if footprint.devices else 0,
         )
