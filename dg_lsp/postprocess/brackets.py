@@ -9,6 +9,7 @@ from dg_lsp.context.languages import PLAIN, Language
 
 CLOSER_OF = {"(": ")", "[": "]", "{": "}"}
 OPENERS, CLOSERS = tuple(CLOSER_OF), tuple(CLOSER_OF.values())
+_BRACKETS = frozenset((*OPENERS, *CLOSERS))
 _OPENER_OF = dict(zip(CLOSERS, OPENERS, strict=True))
 
 
@@ -41,26 +42,14 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
     """The balance of `text`, without comments. Braces in f-strings and in template strings count as text."""
     opened: list[tuple[str, int]] = []
     num_cut = 0
-    at = 0
     strays = ""
     quote = ""
     first_stray: int | None = None
     mismatch: tuple[int, int] | None = None
-    next_piece = _code_piece(language).search
-    while match := next_piece(text, at):
+    for match in _piece(language).finditer(text):
         piece = match[0]
-        at = match.end()
         if piece in CLOSER_OF:
             opened.append((CLOSER_OF[piece], match.start()))
-        elif piece in language.quotes or piece in language.multiline:
-            end = _string_piece(piece, piece in language.multiline).match(text, at)
-            if end is None:
-                quote = piece
-                break
-            if end[0][-1] == "\n":
-                num_cut += 1
-                mismatch = mismatch or (match.start(), match.start())
-            at = end.end()
         elif opened and piece == opened[-1][0]:
             opened.pop()
         elif piece in CLOSERS:
@@ -68,6 +57,12 @@ def balance(text: str, language: Language = PLAIN) -> Balance:
             first_stray = match.start() if first_stray is None else first_stray
             if opened:  # otherwise it may begin above the text
                 mismatch = mismatch or (opened[-1][1], match.start())
+        elif match.lastindex is None and piece.startswith(_quotes(language)):
+            if match.end() == len(text):
+                quote = next(mark for mark in _quotes(language) if piece.startswith(mark))
+            else:
+                num_cut += 1
+                mismatch = mismatch or (match.start(), match.start())
     opened.reverse()
     closers = "".join(closer for closer, _ in opened)
     openings = tuple(offset for _, offset in opened)
@@ -97,7 +92,9 @@ def without_long_strings(text: str, language: Language) -> tuple[str, int]:
     done = 0
     start = len(text)
     end = 0
-    for match in _long_piece(language).finditer(text):
+    for match in _piece(language).finditer(text):
+        if match[0] in _BRACKETS:
+            continue
         start, end = match.span()
         if "\n" in text[start : end - 1]:
             end = text.find("\n", end) if end < len(text) else end
@@ -111,44 +108,30 @@ def without_long_strings(text: str, language: Language) -> tuple[str, int]:
 
 
 @lru_cache(None)
-def _long_piece(language: Language) -> re.Pattern[str]:
-    """A string or a comment, up to the end of the text where it does not end, or an escaped character."""
-    pieces = []
-    for quote in sorted((*language.quotes, *language.multiline), key=len, reverse=True):
-        char, line_end, end = (quote[0], "", r"\Z") if quote in language.multiline else (quote[0], r"\n", "$")
-        # no possessive group, which `re` matches wrongly before Python 3.11.5 (issue 100061)
-        pieces.append(rf"{quote}(?:[^\\{char}{line_end}]++|\\.|(?!{quote}){char})*(?:{quote}|{end})")
-    return re.compile("|".join([*_marked(language), *pieces]), re.DOTALL | re.MULTILINE)
+def _piece(language: Language) -> re.Pattern[str]:
+    """A bracket, or what may contain some without a meaning: a comment, a string, a character, an escaped one.
 
-
-@lru_cache(None)
-def _code_piece(language: Language) -> re.Pattern[str]:
-    """The next bracket or quote, or what may contain some without a meaning: a comment, a character, a short string."""
-    pieces = _marked(language)
-    for quote in sorted((*language.quotes, *language.multiline), key=len, reverse=True):
-        line_end = "" if quote in language.multiline else r"\n"
-        pieces += [rf"{quote}[^\\{quote[0]}{line_end}]*+{quote}", re.escape(quote)]
-    # no class of characters: where each alternative begins with a character, `re` looks for these alone
-    return re.compile("|".join([*pieces, *map(re.escape, (*OPENERS, *CLOSERS))]), re.DOTALL | re.MULTILINE)
-
-
-def _marked(language: Language) -> list[str]:
-    """Patterns of escaped characters, comments, raw strings and characters."""
-    parts = [r"\\."]
+    A string that has no end goes on to the end of its line or of the text; it is the only piece with a quote at its
+    start that has no group.
+    """
+    pieces = [r"\\."]
     if language.block_comment:
         start, end = map(re.escape, language.block_comment)
-        parts.append(rf"{start}.*?(?:{end}|\Z)")
+        pieces.append(rf"{start}.*?(?:{end}|\Z)")
     if language.comment:
-        parts.append(rf"{language.comment_start or re.escape(language.comment)}[^\n]*")
+        pieces.append(rf"{language.comment_start or re.escape(language.comment)}[^\n]*")
     if language.raw_string:
-        parts.append(language.raw_string)
+        pieces.append(f"({language.raw_string})")
     if language.has_chars:
-        parts.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
-    return parts
+        pieces.append(r"'(?:\\[^\n']{1,10}|\\'|[^\\'\n])'")
+    for quote in _quotes(language):
+        line_end, end = ("", r"\Z") if quote in language.multiline else (r"\n", "$")
+        # no possessive group, which `re` matches wrongly before Python 3.11.5 (issue 100061)
+        pieces.append(rf"{quote}(?:[^\\{quote[0]}{line_end}]++|\\(?:.|\Z)|(?!{quote}){quote[0]})*(?:({quote})|{end})")
+    # no class of characters: where each alternative begins with a character, `re` looks for these alone
+    return re.compile("|".join([*pieces, *map(re.escape, _BRACKETS)]), re.DOTALL | re.MULTILINE)
 
 
 @lru_cache(None)
-def _string_piece(quote: str, is_multiline: bool) -> re.Pattern[str]:
-    """Everything up to the end of a string, which may be a line end."""
-    content = r"\\.|[^\\]" if is_multiline else r"\\.|[^\\\n]"
-    return re.compile(f"(?:{content})*?(?:{re.escape(quote)}{'' if is_multiline else '|' + chr(92) + 'n'})", re.DOTALL)
+def _quotes(language: Language) -> tuple[str, ...]:
+    return tuple(sorted((*language.quotes, *language.multiline), key=len, reverse=True))
