@@ -78,7 +78,7 @@ def test_an_answer_that_is_not_proposed_has_a_reason(answer, reason):
 
 EMOJI = CODE + 'print("😀")'
 EMOJI_ANSWER = EMOJI.replace("return w", "return width  # 😀\n    # more")
-MIXED = CODE.replace("\n\n\n", "\r\n\n\n")
+MIXED = CODE.replace("\n\n\n", "\n\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ MIXED = CODE.replace("\n\n\n", "\r\n\n\n")
     [
         pytest.param(EMOJI.replace("\n", "\r\n"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r\n"), id="CRLF"),
         pytest.param(EMOJI.replace("\n", "\r"), EMOJI_ANSWER, EMOJI_ANSWER.replace("\n", "\r"), id="CR"),
-        pytest.param(MIXED, ANSWER, MIXED.replace("return w", "return width"), id="mixed"),
+        pytest.param(MIXED, ANSWER, MIXED.replace("return w\n", "return width\n"), id="mixed"),
         pytest.param("", "x = 1\n", "x = 1", id="an empty file"),
     ],
 )
