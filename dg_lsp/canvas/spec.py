@@ -249,9 +249,7 @@ class ModelSpec:
 
         if not self.languages or not {language_id, language_of(language_id).id}.isdisjoint(self.languages):
             return ""
-        if len(self.languages) > 2:
-            return f"{self.name} does not know {language_id}; choose another model: dg-lsp setup"
-        known = " and ".join(name.capitalize() for name in self.languages)
+        known = ", ".join(name.capitalize() for name in self.languages)
         return f"{self.name} knows {known} only; choose another model: dg-lsp setup"
 
     @property

@@ -13,19 +13,11 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dg_lsp.context.document import (
-    LINE_END,
-    TAB_WIDTH,
-    Cursor,
-    depth_of,
-    first_line,
-    indentation_of,
-    is_word,
-    num_shared,
-)
+from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, first_line, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
 from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance, without_long_strings
 
+_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 _LOOP = re.compile(r"(.{3,40}?)\1{4}")  # five copies of a piece
 _WORD_START = re.compile(r"(?<![\w%\\])[^\W\d_]")
 MIN_DISTINCTIVE = 4  # letters and digits from which a repeated line is no coincidence, unlike `)`, `else:` and `0,`
@@ -100,8 +92,7 @@ def drop_leading_blanks(fill: str, cursor: Cursor, language: Language = PLAIN) -
 
 def expand_indentation(text: str) -> str:
     """Converts leading tabs to spaces; tabs inside a line stay."""
-    lines = text.split("\n")
-    return "\n".join(indentation_of(line).expandtabs(TAB_WIDTH) + line.lstrip(" \t") for line in lines)
+    return _INDENTATION.sub(lambda blanks: blanks[0].expandtabs(TAB_WIDTH), text)
 
 
 def skip_blank_lines(fill: str, cursor: Cursor) -> str:
