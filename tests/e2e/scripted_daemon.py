@@ -7,21 +7,32 @@ DG_TEST_SECONDS the limit for an answer.
 import os
 import sys
 from functools import partial
+from types import ModuleType
 
 import dg_lsp
 
 if version := os.environ.get("DG_TEST_VERSION"):
     dg_lsp.__version__ = version
 
-from scripted_server import open_engine
-
 from dg_lsp import cli
-from dg_lsp.cli import loading, servers
-from dg_lsp.daemon import endpoint, server
+from dg_lsp.cli import servers
+from dg_lsp.daemon import endpoint
+
+
+def open_engine(settings):
+    """Imports the engine where a model is opened: most processes become a pipe."""
+    import scripted_server
+
+    return scripted_server.open_engine(settings)
+
 
 if __name__ == "__main__":
-    loading.open_engine = open_engine
+    sys.modules["dg_lsp.cli.loading"] = cli.loading = ModuleType("loading")
+    cli.loading.open_engine = open_engine
     servers.DAEMON = (sys.executable, __file__, sys.argv[1], "daemon", "run")
     endpoint.SECONDS = float(os.environ.get("DG_TEST_SECONDS", endpoint.SECONDS))
-    server.Daemon = partial(server.Daemon, idle_seconds=float(os.environ.get("DG_TEST_IDLE", "600")))
+    if "run" in sys.argv:
+        from dg_lsp.daemon import server
+
+        server.Daemon = partial(server.Daemon, idle_seconds=float(os.environ.get("DG_TEST_IDLE", "600")))
     sys.exit(cli.run(sys.argv[2:]))

@@ -18,9 +18,9 @@ from soak.figures import FAILURES, run
 @pytest.mark.parametrize(
     ("campaign", "most", "least"),
     [
-        pytest.param(messages.campaign, 4000, {"edits": 500, "compared": 50}, id="messages"),
+        pytest.param(messages.campaign, 2500, {"edits": 300, "compared": 30}, id="messages"),
         pytest.param(gguf.campaign, 20, {"messages": 20}, id="models"),
-        pytest.param(web.campaign, 250, {"ordinary": 100}, id="http"),
+        pytest.param(web.campaign, 150, {"ordinary": 60}, id="http"),
         pytest.param(traps.campaign, traps.NUM_SHORT, {"messages": traps.NUM_SHORT}, id="traps"),
     ],
 )
