@@ -157,6 +157,8 @@ def measure_table(caption: str, groups: Mapping[str, Summary], note: str = "") -
         texts = [_text(name, numbers[name], numbers["num"]) for numbers in columns.values()]
         if set(texts) != {"–"}:
             rows.append((name.replace("_", " "), *texts))
+    if any("(" in text for _, *texts in rows for text in texts):
+        note = f"{note} In brackets: the 95 % interval of a share, in percent.".strip()
     return Table(caption, ("measure", *(name or "unnamed" for name in columns)), rows, note)
 
 
@@ -168,8 +170,7 @@ def row_table(caption: str, summaries: Sequence[Summary], note: str = "") -> Tab
 
 def summary_table(caption: str, groups: Mapping[str, Iterable[Attempt]]) -> Table:
     """The numbers of `summarize`, one column for each group."""
-    summaries = {name: summarize(attempts) for name, attempts in groups.items()}
-    return measure_table(caption, summaries, "In brackets: the 95 % interval of a share, in percent.")
+    return measure_table(caption, {name: summarize(attempts) for name, attempts in groups.items()})
 
 
 def _leaves(summary: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
