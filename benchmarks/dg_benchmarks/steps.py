@@ -12,7 +12,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from dg_lsp.context.document import Snapshot
 from dg_lsp.diffusion.denoiser import Denoiser, Prediction
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
-from dg_lsp.errors import RequestError
 from dg_lsp.settings import CompletionSettings
 
 if TYPE_CHECKING:
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 NUM_EXTENDED = 8
 """Prompt tokens of a typical burst of keystrokes."""
 PROMPT_LENGTHS = (64, 256, 512)
-BATCH_SIZES = (1, 2, 4, 8)
-"""Canvases in one forward pass."""
 OVERHEAD_ROUNDS = 3
 CAUSAL_SIZES = (1, 8, 16)
 """Tokens of a causal pass: one for a step of autoregressive decoding, more to check a draft."""
@@ -68,11 +64,6 @@ class StepReport:
     model: str
     threads: int
     times: dict[int, StepTimes]  # by prompt length
-    batches: dict[int, dict[int, float]]
-    """One pass on the longest prompt, by canvas length and number of canvases, as far as they fit.
-
-    The tables also have the time of each canvas, relative to a pass over one.
-    """
     overhead: dict[str, float]
     """Means per step in the backend's `decode` and in the `engine` around it, and their ratio as `share`.
 
@@ -82,7 +73,6 @@ class StepReport:
     def tables(self) -> Iterator[Table]:
         """The measurements as text."""
         first = next(iter(self.times.values()))
-        longest = max(self.times)
         columns = ["prompt", "prefill", f"{NUM_EXTENDED} more tokens"]
         columns += [f"step at {length}" for length in first.steps] + [f"causal pass of {size}" for size in first.causal]
         rows = []
@@ -90,17 +80,10 @@ class StepReport:
             listed = (times.prefill, times.extend, *times.steps.values(), *times.causal.values())
             rows.append((str(num), *(f"{ms:.2f}" for ms in listed)))
         yield Table("by prompt length", columns, rows)
-        if steps := self.times[longest].one_token_steps:
+        if steps := first.one_token_steps:
             rows = [(str(n), *(f"{x:.1f}" for x in times.one_token_steps.values())) for n, times in self.times.items()]
             columns = ["prompt", *(f"canvas {length}" for length in steps)]
             yield Table("a step over a canvas, in causal passes of one token", columns, rows)
-        if self.batches:
-            rows = []
-            for length, steps in self.batches.items():
-                per_canvas = {num: f"{ms:.2f} ({ms / steps[1] / num:.2f} each)" for num, ms in steps.items()}
-                rows.append((str(length), *(per_canvas.get(num, "–") for num in BATCH_SIZES)))
-            caption = f"several canvases in one pass, prompt of {longest} tokens"
-            yield Table(caption, ("canvas", *map(str, BATCH_SIZES)), rows)
         if self.overhead:
             row = (f"{self.overhead['engine']:.3f}", f"{self.overhead['decode']:.3f}", f"{self.overhead['share']:.1%}")
             yield Table("engine overhead per step", ("engine, ms", "backend, ms", "share"), [row])
@@ -136,11 +119,10 @@ def measure_model(
     prompts = sorted({min(length, spec.max_prompt_tokens) for length in PROMPT_LENGTHS})
     try:
         times = {length: measure_steps(denoiser, length, lengths, rounds=rounds) for length in prompts}
-        batches = measure_batches(denoiser, prompts[-1], lengths, rounds=rounds)
         overhead = measure_overhead(engine, denoiser, sample_requests()) if spec.has_final_canvas else {}
     finally:
         engine.close()
-    return StepReport(spec.name, denoiser.threads, times, batches, overhead)
+    return StepReport(spec.name, denoiser.threads, times, overhead)
 
 
 def measure_steps(
@@ -166,26 +148,6 @@ def measure_steps(
     causal = dict(zip(sizes, joined_ms[len(canvas_lengths) :], strict=True))
     one_token_steps = {length: ms / causal[1] for length, ms in steps.items()} if causal else {}
     return StepTimes(whole, extended, steps, causal, one_token_steps)
-
-
-def measure_batches(
-    denoiser: Denoiser, num_prompt_tokens: int, canvas_lengths: Sequence[int], *, rounds: int
-) -> dict[int, dict[int, float]]:
-    """Milliseconds of a pass by canvas length and number of canvases, as many as fit."""
-    rng = np.random.default_rng(0)
-    prompt = random_prompt(denoiser, num_prompt_tokens)
-    denoiser.prefill(0, prompt)
-    batches = {}
-    for length in canvas_lengths:
-        canvas = Layout(prompt).canvas(length, denoiser.spec, rng).canvas_ids
-        jobs: dict[int, Job] = {}
-        for count in BATCH_SIZES:
-            with suppress(RequestError):  # they do not fit into the context
-                job = partial(denoiser.predict, 0, [canvas] * count, 0.0, rng)
-                job()
-                jobs[count] = job
-        batches[length] = dict(zip(jobs, medians([(nothing, job) for job in jobs.values()], rounds), strict=True))
-    return batches
 
 
 def measure_overhead(engine: Engine, denoiser: Denoiser, requests: Sequence[FillRequest]) -> dict[str, float]:
