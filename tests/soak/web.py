@@ -32,7 +32,13 @@ from dg_lsp.settings import parse_settings
 from soak.values import damaged
 
 SETTINGS = {
-    "completion": {"deadline_ms": 600_000, "early_stop_ms": 0, "min_confidence": 0, "speculate": False},
+    "completion": {
+        "deadline_ms": 600_000,
+        "early_stop_ms": 0,
+        "min_confidence": 0,
+        "speculate": False,
+        "decoder": "autoregressive",  # on a busy machine, auto takes now one and now another one
+    },
     "model": {"threads": 1, "gpu_layers": 0},
     "context": {"enabled": "always"},
 }
