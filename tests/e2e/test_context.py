@@ -41,13 +41,6 @@ def test_the_engine_receives_open_files_and_edits(opened, tmp_path):
     assert "hunter2" not in json.dumps(client.messages)
 
 
-def test_a_model_that_was_not_trained_with_snippets_gets_none_unless_the_user_turns_them_on(opened):
-    client = opened()
-    assert snippets(client) == []
-    client.configure(**ALWAYS)
-    assert len(snippets(client, 1, 0)) == 1
-
-
 def test_the_gitignore_of_a_folder_that_is_added_to_the_workspace_is_read(opened, tmp_path, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     (other / ".gitignore").write_text("build/\n")

@@ -53,14 +53,12 @@ class Expected:
 class Client:
     """One session."""
 
-    def __init__(self, rng, methods, figures, *, folder=None, share_of_completions=0.12, sees_texts=True):
-        """`methods` are those that the server registers. `sees_texts`: completions are the texts that the model saw."""
+    def __init__(self, rng, methods, figures, *, folder=None):
+        """`methods` are those that the server registers. Completions are the texts that the model saw."""
         self.rng = rng
         self.methods = methods
         self.figures = figures
         self.folder = folder
-        self.share_of_completions = share_of_completions
-        self.sees_texts = sees_texts
         self.state = "new"
         self.encoding = "utf-16"
         self.workspace = WorkspaceModel()
@@ -110,7 +108,7 @@ class Client:
         kind = rng.random()
         if kind < 0.4:
             message = self._call(CHANGE)
-        elif kind < 0.4 + self.share_of_completions:
+        elif kind < 0.52:
             message = self._call(COMPLETION)
         elif kind < 0.58:
             is_full = len(self.documents) > MAX_OPEN or (self.documents and rng.random() < 0.3)
@@ -431,8 +429,6 @@ class Client:
         for item in result["items"]:
             assert item["range"] == where, f"range {item['range']} instead of {where}"
             self._names = [*self._names[-5:], item["command"]["arguments"][0]]
-            if not self.sees_texts:
-                continue
             head, _, tail = item["insertText"].rpartition('{"text": ')
             assert head == typed if typed is not None else not head.strip(), f"it begins with {head!r}"
             seen = json.loads('{"text": ' + tail)

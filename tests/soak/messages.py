@@ -1,8 +1,8 @@
 """Fuzzed messages and edits against an independent model of every document.
 
 A server in this process receives frames that are split, joined and broken, and its texts are compared after each edit.
-Then server processes are tested: one whose completions are the text that its model saw, three sessions at a time of a
-daemon with this model, and `dg-lsp lsp` with the bundled model.
+Then server processes are tested: one whose completions are the text that its model saw, and three sessions at a time of
+a daemon with this model.
 """
 
 import asyncio
@@ -32,7 +32,6 @@ from soak.lsp_client import AT_END, Client
 ROOT = Path(__file__).parents[2]
 ECHO = [sys.executable, str(ROOT / "tests" / "e2e" / "scripted_server.py"), "echo"]
 SHARED = [*SCRIPTED, "echo", "lsp", "--daemon", "start"]
-BUNDLED = [sys.executable, "-P", "-m", "dg_lsp", "lsp"]
 PATIENCE = 300
 """Seconds after which an answer is lost."""
 LONGEST_CONNECTION = 200
@@ -61,16 +60,15 @@ def campaign(figures, folder, seed):
     # a second `initialized` only loads the model again
     methods = sorted(known - {*AT_END, "initialized"})
     parts = {
-        "in this process": (0.76, _in_process, {}),
-        "echo": (0.12, partial(_process, ECHO), {}),
-        "daemon": (0.06, _daemon, {}),
-        "bundled": (0.06, partial(_process, BUNDLED), {"share_of_completions": 0.02, "sees_texts": False}),
+        "in this process": (0.8, _in_process),
+        "echo": (0.13, partial(_process, ECHO)),
+        "daemon": (0.07, _daemon),
     }
-    for part, (share, send, options) in parts.items():
+    for part, (share, send) in parts.items():
         rng = random.Random(f"{seed} {part}")
         place = folder / part
         place.mkdir()
-        new_client = partial(Client, methods=methods, figures=figures, folder=place.as_uri(), **options)
+        new_client = partial(Client, methods=methods, figures=figures, folder=place.as_uri())
         send(new_client, rng, figures, figures.limit(share), place)
 
 

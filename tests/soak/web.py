@@ -277,14 +277,13 @@ def aborted(server, rng):
 HOSTILE = {huge: 12, huge_text: 8, damaged_body: 80, aborted: 50, broken: 60}
 """Clients and how often each comes."""
 ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 429, 499, 501, 503, 504}  # of docs/http.md, without failures
-NO_HTTP = b"Invalid HTTP request received."
 
 
 def check_answer(figures, what, status, headers, body):
     """The status is documented, and an error is a JSON object of the documented form."""
     if status not in ALLOWED:
         figures.add("unexpected", f"{what}: {status} {body[:200]}")
-    elif status >= 400 and body not in (b"", NO_HTTP):
+    elif status >= 400 and body not in (b"", b"Invalid HTTP request received."):
         try:
             assert headers["content-type"] == "application/json", headers["content-type"]
             fields = json.loads(body)["error"]
