@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from dg_benchmarks.random_gguf import write_random
 from dg_benchmarks.shape import REAL, TOY, Shape, bandwidth_of
-from dg_benchmarks.steps import medians, nothing
+from dg_benchmarks.steps import medians, nothing, timed_calls
 from dg_lsp.backends.llamacpp.denoiser import LlamaDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.device_reduction import GraphReduction
 from dg_lsp.bench.metrics import Table
@@ -252,26 +252,12 @@ def _host_share(denoiser: Any, step: Callable[[], object], rounds: int) -> float
     times: list[float] = []
     with ExitStack() as stack:
         for owner, function in _device_calls(denoiser):
-            stack.enter_context(_timed(owner, function, times))
+            stack.enter_context(timed_calls(owner, function, times))
         start = time.perf_counter()
         for _ in range(rounds):
             step()
         total = 1e3 * (time.perf_counter() - start)
     return 1 - sum(times) / total
-
-
-def _timed(owner: object, function: str, times: list[float]) -> Any:
-    """A context that appends the milliseconds of each call of a function."""
-    original = getattr(owner, function)
-
-    def timed(*arguments: Any, **options: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return original(*arguments, **options)
-        finally:
-            times.append(1e3 * (time.perf_counter() - start))
-
-    return mock.patch.object(owner, function, timed)
 
 
 def _device_calls(denoiser: Any) -> Iterator[tuple[object, str]]:

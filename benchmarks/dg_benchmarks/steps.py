@@ -26,7 +26,7 @@ from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.cli.loading import open_local
 from dg_lsp.cli.options import ModelOptions, configure
 from dg_lsp.context.document import Snapshot
-from dg_lsp.diffusion.denoiser import Denoiser, Prediction
+from dg_lsp.diffusion.denoiser import Denoiser
 from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest
 from dg_lsp.settings import CompletionSettings
@@ -119,7 +119,7 @@ def measure_model(
     prompts = sorted({min(length, spec.max_prompt_tokens) for length in PROMPT_LENGTHS})
     try:
         times = {length: measure_steps(denoiser, length, lengths, rounds=rounds) for length in prompts}
-        overhead = measure_overhead(engine, denoiser, sample_requests()) if spec.has_final_canvas else {}
+        overhead = measure_overhead(engine, denoiser, list(sample_requests())) if spec.has_final_canvas else {}
     finally:
         engine.close()
     return StepReport(spec.name, denoiser.threads, times, overhead)
@@ -153,33 +153,22 @@ def measure_steps(
 def measure_overhead(engine: Engine, denoiser: Denoiser, requests: Sequence[FillRequest]) -> dict[str, float]:
     """See `StepReport.overhead`; prefill and postprocessing count on neither side, nor does a first, cold round."""
     decode_ms: list[float] = []
-    predict = denoiser.predict
-
-    def timed(*args: Any) -> list[Prediction]:
-        start = time.perf_counter()
-        predictions = predict(*args)
-        decode_ms.append(1e3 * (time.perf_counter() - start))
-        return predictions
-
-    for request in requests:
-        engine.fill(request, deadline=math.inf)
-    with patch.object(denoiser, "predict", timed):
-        results = [engine.fill(request, deadline=math.inf) for request in OVERHEAD_ROUNDS * list(requests)]
+    with timed_calls(denoiser, "predict", decode_ms):
+        rounds = [[engine.fill(request, deadline=math.inf) for request in requests] for _ in range(1 + OVERHEAD_ROUNDS)]
+    results = [result for results in rounds[1:] for result in results]
     num_steps = sum(result.steps for result in results)
-    decode = sum(decode_ms) / max(1, num_steps)
+    decode = sum(decode_ms[-num_steps:]) / max(1, num_steps)
     engine_ms = sum(result.timings.denoise for result in results) / max(1, num_steps) - decode
     return {"decode": decode, "engine": engine_ms, "share": engine_ms / decode if decode else 0.0}
 
 
-def sample_requests() -> list[FillRequest]:
+def sample_requests() -> Iterator[FillRequest]:
     """Requests at line ends of a module of the standard library, the same for all versions of dg-lsp."""
     text = Path(heapq.__file__).read_text(encoding="utf-8")
-    requests = []
     for word in ("import ", "return ", "yield ", " = ", "(", "if "):
         offset = text.index(word, len(text) // 2 if word == " = " else 0) + len(word)
         snapshot = Snapshot(f"file:///{word}", text[:offset] + text[text.index("\n", offset) :])
-        requests.append(FillRequest(snapshot, offset, decoder=DecoderName.DIFFUSION))
-    return requests
+        yield FillRequest(snapshot, offset, decoder=DecoderName.DIFFUSION)
 
 
 def random_prompt(denoiser: Denoiser, num_tokens: int) -> TokenIds:
@@ -201,6 +190,20 @@ def medians(jobs: Sequence[tuple[Job, Job]], rounds: int) -> list[float]:
             job()
             row.append(1e3 * (time.perf_counter() - start))
     return [float(median) for median in np.median(times[1:], axis=0)]
+
+
+def timed_calls(owner: object, function: str, times: list[float]) -> Any:
+    """A context that appends the milliseconds of each call of a function."""
+    original = getattr(owner, function)
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return original(*arguments, **options)
+        finally:
+            times.append(1e3 * (time.perf_counter() - start))
+
+    return patch.object(owner, function, timed)
 
 
 if __name__ == "__main__":
