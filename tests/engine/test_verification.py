@@ -10,6 +10,7 @@ from dg_lsp.engine.request import Replacement
 from dg_lsp.engine.verification import Verification, last_failure, message_of
 from dg_lsp.errors import SandboxError
 from dg_lsp.postprocess.validate import Candidate
+from dg_lsp.sandbox import CommandResult
 
 PYTEST = """
 ___________________________________ test_one ___________________________________
@@ -63,9 +64,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def verify(bwrap, folder):
-    def make(command, *, seconds=60.0, **files):
+    def make(command, **files):
         contents = {folder / f"{name}.py": data for name, data in {"a": b"b = x\n", **files}.items()}
-        return Verification(command, folder, folder / "a.py", contents, bwrap, seconds)
+        return Verification(command, folder, folder / "a.py", contents, bwrap, seconds=60.0)
 
     return make
 
@@ -98,13 +99,16 @@ def data_of(option):
     return f"b = {option.text}\n".encode()
 
 
-def test_candidates_are_tested_by_confidence_until_one_passes(verify):
+def test_candidates_are_tested_by_confidence_until_one_passes(folder):
+    def run_command(_command, _folder, copy, **_limits):
+        return CommandResult({"b = 1\n": None, "b = 2\n": 0}[(copy / "a.py").read_text()], "", 1.0)
+
     options = candidates("1", "2", "3")
-    test = verify("grep -q 1 a.py && sleep 1000; grep -q 2 a.py", seconds=5.0)
+    test = Verification("make", folder, folder / "a.py", {}, Mock(run_command=run_command), seconds=5.0)
     passing, trials = test.first_passing(options[::-1], data_of, ignore)
     assert passing is options[1]
     assert [(trial.text, trial.passes) for trial in trials] == [("1", False), ("2", True)]
-    assert trials[0].outcome == "does not end within 5 s"
+    assert [trial.outcome for trial in trials] == ["does not end within 5 s", "passes after 1.0 s"]
 
 
 def test_what_a_test_writes_changes_neither_the_folder_nor_the_next_run(verify, folder):
