@@ -302,7 +302,6 @@ class GapsFill(RangeTask):
             steps = state
             costs.num_passes += 1
             yield _shown(layout, steps, costs.num_passes)
-        end_ids = frozenset(task.spec.end_ids)
         scores = [[0.0] * layout.num_gaps for _ in steps]
         if not limits.is_over():
             scores = join_scores(task, steps, lambda step: layout.gaps(step.frozen))
@@ -310,7 +309,7 @@ class GapsFill(RangeTask):
         with costs.stage("postprocess"):
             for number in range(layout.num_gaps):
                 drafts = [
-                    replace(_draft(step, layout.gaps(step.frozen)[number], end_ids), join=joins[number])
+                    replace(_draft(step, layout.gaps(step.frozen)[number], task.spec.end_ids), join=joins[number])
                     for step, joins in zip(steps, scores, strict=True)
                 ]
                 drafts.sort(key=lambda draft: -draft.score)
@@ -354,7 +353,7 @@ def _shown(layout: GapsLayout, steps: Sequence[Step], number: int) -> Progress:
     return Progress(0, number, EMPTY, part.draft_ids, part.confidence, part.committed, part.frozen)
 
 
-def _draft(step: Step, gap: slice, end_ids: frozenset[int]) -> Draft:
+def _draft(step: Step, gap: slice, end_ids: tuple[int, ...]) -> Draft:
     """The fill of a gap; it has ended if all of it is settled."""
     draft = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], end_ids)
     return replace(draft, is_ended=bool(step.committed[gap].all()))

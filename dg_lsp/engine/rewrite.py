@@ -181,7 +181,7 @@ class Rewrite(RangeTask):
         for step in denoise(task.denoiser, task.slot, canvas, resume_sampling(task.sampling, strength), task.rng):
             task.costs.num_passes += 1
             gap = gap_of(step)
-            draft = EMPTY.grow(gap.draft_ids, gap.confidence, frozenset())
+            draft = EMPTY.grow(gap.draft_ids, gap.confidence, ())
             yield Progress.of(0, task.costs.num_passes, gap, draft)
             if task.limits.is_over() and not step.is_over:
                 return UNFINISHED

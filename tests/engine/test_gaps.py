@@ -13,6 +13,7 @@ from dg_lsp.context.gaps import find_gaps
 from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.engine.engine import drain
 from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.errors import RequestError
 from dg_lsp.postprocess.validate import Reason
 
 SOURCE = "def f(a):\n    x = ...\n    # TODO: log\n    pass\n    return g(, a)\n"
@@ -101,6 +102,14 @@ def test_the_joint_canvas_can_be_requested():
     result = filled(model, decoder=DecoderName.INFILL)
     assert applied(result) == FILLED
     assert model.tokenizer.decode(model._slots[0][0]).endswith(b"def f(a):\n    x = ")
+
+
+def test_a_model_whose_canvases_are_blocks_has_no_joint_canvas():
+    sampling = replace(MASK_SPEC.sampling, block_length=8)
+    spec = replace(MASK_SPEC, sampling=sampling, canvas_lengths=(8,), has_causal_head=False)
+    with pytest.raises(RequestError, match="no canvas between frozen text"):
+        filled(ScriptedDenoiser("a", spec=spec), decoder=DecoderName.INFILL)
+    assert applied(filled(ScriptedDenoiser("a", spec=spec))).startswith("def f(a):\n    x = a\n")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class AutoregressiveDecoder(Decoder):
         prediction = task.extend(known_ids[-1:], excluded)
         task.costs.num_passes += 1
         confidence = prediction.confidence * (1 - first.confidence[at])  # the first draft's token has the rest
-        draft = draft.grow(prediction.argmax_ids, confidence, self._end_ids)
+        draft = draft.grow(prediction.argmax_ids, confidence, self._task.spec.end_ids)
         return (yield from self._grow_to_end(draft, 1))
 
     def _grow_to_end(self, draft: Draft, num_new: int) -> Generator[Progress, None, Draft]:
@@ -121,7 +121,7 @@ class AutoregressiveDecoder(Decoder):
         ids = prediction.argmax_ids[accepted]
         confidence = prediction.confidence[accepted]
         for i in range(len(ids)):
-            draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._end_ids)
+            draft = draft.grow(ids[i : i + 1], confidence[i : i + 1], self._task.spec.end_ids)
             if i + 1 < len(ids) and self._is_done(draft):
                 break
         return draft
@@ -209,7 +209,7 @@ class SpeculativeDecoder(AutoregressiveDecoder):
 
     def _num_likely(self, step: Step) -> int:
         """Length of the part worth verifying, the first end token included."""
-        ends = (at for at, token in enumerate(step.draft_ids.tolist(), start=1) if token in self._end_ids)
+        ends = (at for at, token in enumerate(step.draft_ids.tolist(), start=1) if token in self._task.spec.end_ids)
         length = next(ends, len(step.draft_ids))
         unlikely = np.flatnonzero(np.cumprod(step.confidence[:length]) < MIN_PROBABILITY)
         return int(unlikely[0]) if len(unlikely) else length

@@ -33,7 +33,7 @@ class Draft:
     join: float = 0.0  # mean log probability in nats of the frozen tokens after the fill; 0 where none are
     is_cut: bool = False  # it has ended, because further lines may not be shown
 
-    def grow(self, ids: TokenIds, confidence: Floats, end_ids: frozenset[int]) -> "Draft":
+    def grow(self, ids: TokenIds, confidence: Floats, end_ids: tuple[int, ...]) -> "Draft":
         """This draft and committed tokens after it, up to the first end token."""
         # a scan of a list: numpy takes several times longer for so few tokens
         length = next((at for at, token in enumerate(ids.tolist()) if token in end_ids), len(ids))
@@ -325,7 +325,6 @@ class Decoder(ABC):
 
     def __init__(self, task: "DecodeTask") -> None:
         self._task = task
-        self._end_ids = frozenset(task.spec.end_ids)
 
     @abstractmethod
     def run(self) -> Generator[Progress, None, tuple[Draft, ...]]:

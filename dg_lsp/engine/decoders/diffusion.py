@@ -97,7 +97,7 @@ class DiffusionDecoder(Decoder):
     def _draft(self, gap: Step, before: Draft) -> Draft:
         settled = gap.num_settled
         # with uniform noise the canvas may hold noise at a settled position
-        return before.grow(gap.draft_ids[:settled], gap.confidence[:settled], self._end_ids)
+        return before.grow(gap.draft_ids[:settled], gap.confidence[:settled], self._task.spec.end_ids)
 
     def _best(self, drafts: Drafts) -> int:
         """Number of the candidate to show."""
@@ -205,7 +205,7 @@ def _joined(task: "DecodeTask", step: Step, gaps: Sequence[slice]) -> tuple[Toke
     ends: list[int] = []
     at = 0
     for gap in gaps:
-        fill = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], frozenset(task.spec.end_ids)).ids
+        fill = EMPTY.grow(step.draft_ids[gap], step.confidence[gap], task.spec.end_ids).ids
         parts += [step.canvas_ids[at : gap.start], fill[: task.stop.num_shown(fill)]]
         ends.append(sum(map(len, parts)))
         at = gap.stop
