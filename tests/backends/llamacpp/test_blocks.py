@@ -13,8 +13,8 @@ from margins import predict
 from tiny_masked import MASK, softmax
 
 from dg_lsp.canvas.layout import Layout, token_ids
-from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.engine.decode_task import DecodeTask, EngineModel
+from dg_lsp.engine.decoder_selection import possible_decoders
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, SpeculativeDecoder
 from dg_lsp.engine.decoders.base import Limits, RequestCosts, StopCriteria
 from dg_lsp.engine.decoders.diffusion import DiffusionDecoder
@@ -104,7 +104,7 @@ def filled(denoiser, prompt, threshold, decoder_class=DiffusionDecoder):
     denoiser.spec = replace(denoiser.spec, sampling=sampling)
     limits = Limits(denoiser.spec.canvas_lengths[-1], NUM_TOKENS, None)
     model = EngineModel.of(denoiser, denoiser._model.tokenizer)
-    task = DecodeTask(model, DecoderName.AUTO, Layout(token_ids(prompt)), limits, RequestCosts())
+    task = DecodeTask(model, possible_decoders(model.spec)[0], Layout(token_ids(prompt)), limits, RequestCosts())
     # a text without repetitions, so that only the length ends a fill
     task.stop = StopCriteria(lambda ids: "".join(map(chr, range(300, 300 + len(ids)))).encode(), limits)
     (draft,) = drain(decoder_class(task).run())
