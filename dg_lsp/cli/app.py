@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typing_extensions import override
 
 from dg_lsp import __version__
@@ -106,7 +106,7 @@ def load_command(words: str) -> Any:
     app = typer.Typer(add_completion=False, context_settings=_CONTEXT)
     example = f"Example: dg-lsp {words} {arguments}".rstrip()
     app.command(words.rpartition(" ")[2], epilog=example)(with_groups(command))
-    return typer.main.get_command(app)
+    return _without_flag_types(typer.main.get_command(app))
 
 
 def command_tree() -> Any:
@@ -121,4 +121,15 @@ def command_tree() -> Any:
     app.callback(invoke_without_command=True)(root)
     for name, text in _GROUPS.items():
         app.add_typer(typer.Typer(help=text, cls=CommandGroup), name=name)
-    return typer.main.get_command(app)
+    return _without_flag_types(typer.main.get_command(app))
+
+
+def _without_flag_types(command: Any) -> Any:
+    """The command or group, whose help pages name no type at options that take no value."""
+    help_option = command.get_help_option(typer.Context(command, **_CONTEXT))
+    for parameter in (*command.params, help_option):
+        if isinstance(parameter, TyperOption) and parameter.is_flag:
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _without_flag_types(inner)
+    return command

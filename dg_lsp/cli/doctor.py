@@ -75,7 +75,9 @@ def doctor(model: ModelOptions, as_json: Json = False) -> int:
     if as_json:
         print_json(tree)
     else:
-        shown = tree | {"warnings": None, "problems": None}
+        passes = (checkup.costs or {}).items()
+        costs = {kind: {num: f"{ms:.1f} ms" for num, ms in by_tokens.items()} for kind, by_tokens in passes}
+        shown = tree | {"costs": costs, "warnings": None, "problems": None}
         print_facts({name: value for name, value in shown.items() if value is not None})
         print_line(*(f"warning: {warning}" for warning in checkup.warnings))
         print_line(*([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"]))
