@@ -145,8 +145,13 @@ def test_the_sandbox_ends_with_its_parent(bwrap):
     script += "print(flush=True)\nbox.failure('import time; time.sleep(600)')"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     parent.stdout.readline()
-    wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3)
-    children = psutil.Process(parent.pid).children(recursive=True)
+
+    def processes():
+        return psutil.Process(parent.pid).children(recursive=True)
+
+    # bubblewrap's second process ties its life to its parent's only after it has started the program
+    wait_until(lambda: [process.name() == "bwrap" for process in processes()] == [True, True, False])
+    children = processes()
     parent.kill()
     parent.wait()
     parent.stdout.close()
