@@ -156,7 +156,8 @@ def measure_table(caption: str, groups: Mapping[str, Summary], note: str = "") -
     for name in next(iter(columns.values()), {}):
         texts = [_text(name, numbers[name], numbers["num"]) for numbers in columns.values()]
         if set(texts) != {"–"}:
-            rows.append((name.replace("_", " "), *texts))
+            words = name.replace("_", " ")
+            rows.append((f"{words} ms" if name.startswith("useful_by") else words, *texts))
     if any("(" in text for _, *texts in rows for text in texts):
         note = f"{note} In brackets: the 95 % interval of a share, in percent.".strip()
     return Table(caption, ("measure", *(name or "unnamed" for name in columns)), rows, note)

@@ -234,7 +234,9 @@ def run_header(
     options = options | {"settings": attrs.asdict(settings.completion)}
     if settings.is_remote:
         extra = hashlib.sha256(settings.remote.extra.encode()).hexdigest()  # because it may contain a key
-        options[REMOTE] = attrs.asdict(settings.remote) | {"extra": extra}
+        # a user may have written the key itself in place of the name of its variable
+        shown = attrs.asdict(settings.remote, filter=attrs.filters.exclude("key_source", "ca_file"))
+        options[REMOTE] = shown | {"extra": extra}
     return runner.RunHeader(
         command=command,
         machine=runner.run_machine(None if isinstance(model, str) else model.threads),

@@ -53,9 +53,9 @@ def test_infill_of_a_server_that_reports_no_costs(dg_lsp, data, oracle):
 
 
 def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monkeypatch):
-    monkeypatch.setenv("DG_LSP_REMOTE_KEY", "sk-sesame-4711")
+    monkeypatch.setenv("sk_marzipan", "sk-sesame-4711")  # a name that may be a key itself
     extra = json.dumps({"api_token": "sk-treasure-1"})
-    user_settings(f"[remote]\nextra = {json.dumps(extra)}\n")
+    user_settings(f'[remote]\nkey_source = "sk_marzipan"\nextra = {json.dumps(extra)}\n')
     outcome = dg_lsp("bench", "infill", data, "--remote", oracle.url, "--output", "run.jsonl")
     assert outcome.code == 0
     assert b"sk-sesame-4711" in oracle.requests[0]
@@ -63,6 +63,7 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monke
     written = outcome.out + Path("run.jsonl").read_text()
     assert "sesame" not in written
     assert "treasure" not in written
+    assert "marzipan" not in written
 
 
 @pytest.mark.parametrize(
