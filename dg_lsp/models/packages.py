@@ -53,7 +53,7 @@ def unpack_llama_cpp(version: str, source: Path | None, folder: Path, show_step:
             # missing before Python 3.11.4: so only regular files inside the folder are unpacked, without setuid
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _folder: member)
             files = [member for member in archive if member.isfile() and ".." not in member.name.split("/")]
-            files = [file for file in files if not file.name.startswith(unused)]
+            files = [file for file in files if file.name.startswith(f"{name}/") and not file.name.startswith(unused)]
             for file in files:
                 file.mode &= 0o755
             archive.extractall(folder, files)
