@@ -19,34 +19,34 @@ _GROUPS = {
     "models": "List, recommend, show, pull, remove and convert models.",
     "bench": "Measure how often, how soon and at what cost a model is right.",
 }
-COMMANDS: dict[str, tuple[str, str]] = {
-    "setup": ("setup:set_up", ""),
-    "fill": ("edits:fill", "app.py:12"),
-    "rewrite": ("edits:rewrite", 'app.py:12-20 "use a list comprehension" --write'),
-    "why": ("edits:why", "app.py:12"),
-    "generate": ("chat:generate", '"def add(a, b):" --max-tokens 64'),
-    "chat": ("chat:chat", "--model diffusiongemma"),
-    "lsp": ("servers:lsp", "--stdio"),
-    "serve": ("servers:serve", "--port 8012"),
-    "doctor": ("doctor:doctor", "--model dg-mini"),
-    "report": ("bench:report", "audit.jsonl"),
-    "daemon start": ("servers:start", "--exit-when-idle"),
-    "daemon run": ("servers:run", ""),
-    "daemon stop": ("servers:stop", ""),
-    "daemon status": ("servers:status", "--json"),
-    "models list": ("models:list_models", "--json"),
-    "models recommend": ("setup:recommend_models", ""),
-    "models show": ("models:show_model", "dg-base"),
-    "models pull": ("models:pull_model", "qwen2.5-coder-0.5b"),
-    "models rm": ("models:remove_model", "qwen2.5-coder-0.5b"),
-    "models convert": ("models:convert_model", "checkpoint -o model.gguf"),
-    "models build-runtime": ("models:build_changed_runtime", "--backend cuda"),
-    "bench cut": ("bench:cut", "src -o cases.jsonl"),
-    "bench infill": ("bench:infill", "cases.jsonl --limit 50"),
-    "bench next-edit": ("bench:next_edit", "."),
-    "bench replay": ("bench:replay", "app.py --region 10-40"),
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "setup": ("setup", "set_up", ""),
+    "fill": ("edits", "fill", "app.py:12"),
+    "rewrite": ("edits", "rewrite", 'app.py:12-20 "use a list comprehension" --write'),
+    "why": ("edits", "why", "app.py:12"),
+    "generate": ("chat", "generate", '"def add(a, b):" --max-tokens 64'),
+    "chat": ("chat", "chat", "--model diffusiongemma"),
+    "lsp": ("servers", "lsp", "--stdio"),
+    "serve": ("servers", "serve", "--port 8012"),
+    "doctor": ("doctor", "doctor", "--model dg-mini"),
+    "report": ("bench", "report", "audit.jsonl"),
+    "daemon start": ("servers", "start", "--exit-when-idle"),
+    "daemon run": ("servers", "run", ""),
+    "daemon stop": ("servers", "stop", ""),
+    "daemon status": ("servers", "status", "--json"),
+    "models list": ("models", "list_models", "--json"),
+    "models recommend": ("setup", "recommend_models", ""),
+    "models show": ("models", "show_model", "dg-base"),
+    "models pull": ("models", "pull_model", "qwen2.5-coder-0.5b"),
+    "models rm": ("models", "remove_model", "qwen2.5-coder-0.5b"),
+    "models convert": ("models", "convert_model", "checkpoint -o model.gguf"),
+    "models build-runtime": ("models", "build_changed_runtime", "--backend cuda"),
+    "bench cut": ("bench", "cut", "src -o cases.jsonl"),
+    "bench infill": ("bench", "infill", "cases.jsonl --limit 50"),
+    "bench next-edit": ("bench", "next_edit", "."),
+    "bench replay": ("bench", "replay", "app.py --region 10-40"),
 }
-"""The function of each command, and arguments for the example of its help page."""
+"""The module and the function of each command, and arguments for the example of its help page."""
 
 
 _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -86,13 +86,14 @@ class CommandGroup(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        words = f"{self._prefix}{name}"
-        return name, load_command(words) if words in COMMANDS else command, rest
+        words = f"{self._prefix}{args[0]}"
+        if words in COMMANDS:
+            return args[0], load_command(words), args[1:]
+        return super().resolve_command(ctx, args)
 
 
 def _listed(words: str) -> TyperCommand:
-    module, _, function = COMMANDS[words][0].partition(":")
+    module, function, _ = COMMANDS[words]
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
     [command] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     return TyperCommand(words.rpartition(" ")[2], help=ast.get_docstring(command), hidden=words == "daemon run")
@@ -100,8 +101,7 @@ def _listed(words: str) -> TyperCommand:
 
 def load_command(words: str) -> Any:
     """A command by its words, such as `models list`."""
-    place, arguments = COMMANDS[words]
-    module, _, function = place.partition(":")
+    module, function, arguments = COMMANDS[words]
     command = getattr(import_module(f"dg_lsp.cli.{module}"), function)
     app = typer.Typer(add_completion=False, context_settings=_CONTEXT)
     example = f"Example: dg-lsp {words} {arguments}".rstrip()

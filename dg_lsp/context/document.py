@@ -313,5 +313,5 @@ def path_of(uri: str) -> str:
 
 def split_uri(uri: str) -> tuple[str, str, str]:
     """Scheme, host and path of a URI; `urllib.parse` refuses some hosts."""
-    scheme, host, path = _URI.match(uri.strip()).groups(default="")  # type: ignore[union-attr] # it matches any text
+    scheme, host, path = next(_URI.finditer(uri.strip())).groups(default="")  # the expression matches any text
     return scheme.lower(), host, path

@@ -255,7 +255,7 @@ class DecodeTask:
 
     def extend(self, ids: TokenIds, excluded: TokenIds = NOTHING) -> Prediction:
         """See `Denoiser.extend`; the token after the last one is not `excluded`, if another one is possible."""
-        allowed = self._allowed(ids)
+        allowed = self._allowed(ids) if self.layout.removed else {}
         if len(excluded):
             last = len(ids) - 1
             possible = np.setdiff1d(allowed.get(last, np.arange(self.spec.vocab_size)), excluded)
