@@ -158,6 +158,8 @@ def _is_below(folder: Path, trusted: Collection[str]) -> bool:
 def _read(path: Path, *, is_trusted: bool = False) -> dict[str, Any] | None:
     """The tree of a settings file; None if it is not trusted and others than this user and root can change it."""
     try:
+        if not path.is_file():  # reading a pipe, such as /dev/stdin, would block
+            raise SettingsError(f"{path}: this is no regular file, or a broken link")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(MAX_BYTES + 1)

@@ -14,7 +14,7 @@ from dg_lsp.backends.remote.dialects import TRIGGER_HEADER
 from dg_lsp.canvas.chat import Role, Turn
 from dg_lsp.canvas.fim import FIM_FAMILIES, FimFamily
 from dg_lsp.context.document import LineIndex, TextStyle
-from dg_lsp.context.edit_history import Edit, EditHistory
+from dg_lsp.context.edit_history import MAX_EDITS, Edit, EditHistory
 from dg_lsp.context.languages import PLAIN_TEXT, language_id_of
 from dg_lsp.context.window import Snippet, SnippetSource
 from dg_lsp.engine.edit_source import NextEditRequest
@@ -243,23 +243,25 @@ def parse_edit_prompt(text: str) -> tuple[RequestedGap, str, str]:
 
 
 def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:
-    """The edits of the file in Mercury's template, newest first, without those whose lines are gone."""
+    """The last edits of the file in Mercury's template, newest first, without those whose lines are gone."""
     history = text.partition(_HISTORY_START)[2].partition(_HISTORY_END)[0]
+    hunks = list[str]()
+    for entry in re.split(r"^--- ", history, flags=re.MULTILINE)[1:]:
+        heading, *of_entry = re.split(r"^@@.*\n", entry, flags=re.MULTILINE)
+        if heading.partition("\n")[0].removeprefix("a/") == path:
+            hunks += of_entry
     edits = list[Edit]()
     result = LineIndex.of(code)
-    for entry in re.split(r"^--- ", history, flags=re.MULTILINE)[1:]:
-        heading, *hunks = re.split(r"^@@.*\n", entry, flags=re.MULTILINE)
-        is_own = heading.partition("\n")[0].removeprefix("a/") == path
-        for hunk in hunks if is_own else ():
-            lines = hunk.splitlines(keepends=True)
-            old, new = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
-            at = f"\n{code}\n".find(f"\n{new}") if new else -1
-            if at >= 0:
-                head, tail = shared_ends(old, new)  # the unchanged lines of a hunk are no part of its edit
-                before = LineIndex.of(code[:at] + old + code[at + len(new) :])
-                made = EditHistory()
-                made.change(before, at + head, at + len(old) - tail, new[head : len(new) - tail], 0.0)
-                edits += made.edits(result, 0.0)
+    for hunk in hunks[-MAX_EDITS:]:  # the time for each grows with the length of the code
+        lines = hunk.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
+        at = f"\n{code}\n".find(f"\n{new}") if new else -1
+        if at >= 0:
+            head, tail = shared_ends(old, new)  # the unchanged lines of a hunk are no part of its edit
+            before = LineIndex.of(code[:at] + old + code[at + len(new) :])
+            made = EditHistory()
+            made.change(before, at + head, at + len(old) - tail, new[head : len(new) - tail], 0.0)
+            edits += made.edits(result, 0.0)
     return tuple(reversed(edits))
 
 

@@ -6,6 +6,7 @@ import pytest
 from http_server import OPERATOR, choices, connect, mercury, message, metric, packed, wait_for_active
 from scripted import MASK_SPEC, ScriptedDenoiser
 
+from dg_lsp.context.edit_history import MAX_EDITS
 from dg_lsp.http.routes import parse_edit_history
 
 PATHS = ("/v1/completions", "/v1/fim/completions")
@@ -129,6 +130,14 @@ def test_edits_of_other_files_and_of_lines_that_are_gone_are_left_out():
     assert (parsed.line, parsed.old) == (1, "first = load(path, mode)\n")
     assert parse_edit_history(HISTORY, "x = 1\n", "a.py") == ()
     assert parse_edit_history("", "x = 1\n", "a.py") == ()
+
+
+def test_only_the_last_edits_of_a_long_history_are_parsed():
+    """A body can have a million hunks, and the time for each grows with the length of the code."""
+    hunks = "".join(f"@@ -1,1 +1,1 @@\n-a{number}\n+b{number}\n" for number in range(100))
+    history = f"<|edit_diff_history|>\n--- a.py\n+++ a.py\n{hunks}<|/edit_diff_history|>\n"
+    parsed = parse_edit_history(history, "".join(f"b{number}\n" for number in range(100)), "a.py")
+    assert [edit.line for edit in parsed] == [*range(99, 99 - MAX_EDITS, -1)]
 
 
 EDIT_MODEL = replace(MASK_SPEC, name="zeta-2", sampling=None, canvas_lengths=())

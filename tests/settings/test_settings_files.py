@@ -208,15 +208,17 @@ def test_thousands_of_unknown_keys_are_counted(file, monkeypatch):
         pytest.param(b"[completion]\nmax_tokens = " + b"1" * 5000, id="a number of thousands of digits"),
         pytest.param(b"a." * (MAX_BYTES // 2 - 1) + b"a", id="a key of thousands of parts"),
         pytest.param(b"a." * 2000 + b"a=1", id="thousands of tables"),
-        pytest.param(None, id="a broken link"),
+        pytest.param("gone.toml", id="a broken link"),
+        pytest.param("pipe", id="a link to a pipe"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_reported_and_ignored(tmp_path, content):
     path = tmp_path / "dg-lsp.toml"
-    if content is None:
-        path.symlink_to("gone.toml")
-    else:
+    if isinstance(content, bytes):
         path.write_bytes(content)
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(content)
     settings, [message] = with_workspace_file(Settings(), path.parent, ())
     assert "dg-lsp.toml" in message
     assert message.endswith(" is ignored)")
