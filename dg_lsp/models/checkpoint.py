@@ -64,7 +64,7 @@ def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
     if not names or not all(name.endswith(".safetensors") for name in names):  # transformers would unpickle others
         raise ModelError(f"{index} is damaged, or names files of another format: download it again")
     with map_file_errors(folder):
-        present = {path.name for path in folder.iterdir()}
+        present = {path.name for path in folder.iterdir() if path.is_file()}  # a pipe would block
     if missing := [name for name in names if name not in present]:  # also of a file in another folder
         shown = escaped(missing[0][:_MAX_SHOWN])
         raise InputFileError(f"{folder} lacks {shown} ({len(missing)} of {len(names)} files): download it again")

@@ -175,7 +175,8 @@ def _chosen(listed: Sequence[RemoteFile], preset: Preset, expected: Mapping[str,
     Raises ModelError: no file matches, or several do, or it is not the known one.
     """
     chosen: dict[str, RemoteFile] = {}
-    listed = [file for file in listed if not file.path.casefold().endswith(CODE)]
+    # on Windows a backslash or a colon leads to another folder
+    listed = [file for file in listed if not (file.path.casefold().endswith(CODE) or {*file.path} & {*"\\:"})]
     for pattern in preset.patterns:
         # `*` does not cross folders, which hold other versions or demonstrations
         fitting = [f for f in listed if f.path.count("/") == pattern.count("/") and fnmatch(f.path, pattern)]

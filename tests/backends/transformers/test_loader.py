@@ -73,6 +73,7 @@ DAMAGES = {
     "shards of no file": lambda folder: edit(folder / INDEX, weight_map={"head": 9999 * "x" + ".safetensors"}),
     "shards in a format with code": lambda folder: edit(folder / INDEX, weight_map={"lm_head.weight": renamed(folder)}),
     "a pipe": lambda folder: ((folder / "tokenizer.json").unlink(), os.mkfifo(folder / "tokenizer.json")),
+    "weights in a pipe": lambda folder: ((shard := shards(folder)[-1]).unlink(), os.mkfifo(shard)),
     "JSON of 64 GB": lambda folder: os.truncate(folder / "config.json", 1 << 36),
     "a chat template of 64 GB": lambda folder: (
         (folder / "chat_template.jinja").touch() or os.truncate(folder / "chat_template.jinja", 1 << 36)
