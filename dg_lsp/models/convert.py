@@ -28,9 +28,6 @@ from dg_lsp.models.registry import CONFIGURATION, STANDARD_NAMES
 from dg_lsp.runtime import require_library
 from dg_lsp.system import data_folder, file_sha256, is_present, replacement
 
-FILE_TYPE_NUMBERS = {gguf.F32: 0, gguf.F16: 1, gguf.BF16: 32}
-"""Number formats of a checkpoint, and llama.cpp's numbers of such files."""
-
 _MAIN_EMBEDDING = "token_embd.weight"
 _SIDE_KEY, _SIDE_SHA256_KEY = "dg.self_conditioning", "dg.self_conditioning.sha256"
 
@@ -213,8 +210,6 @@ def convert_checkpoint(folder: Path) -> ModelParts:
         "general.architecture": gguf.text(checkpoint.ARCHITECTURE),
         "general.type": gguf.text("model"),
         "general.name": gguf.text(checkpoint.name_of(folder)),
-        "general.file_type": gguf.uint32(FILE_TYPE_NUMBERS[saved[checkpoint.EMBEDDING].kind]),
-        "general.quantization_version": gguf.uint32(2),
         **described,
     }
     return _make_parts(folder, values, main, side, len(config["text_config"]["layer_types"]))
