@@ -4,7 +4,6 @@
 libllama and replaces one of its classes, and a record. It fits only the file that it was made for.
 """
 
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -26,6 +25,10 @@ COMMAND = "dg-lsp models build-runtime"
 RECORD = "runtime.json"
 _KEYS = ("installed_library", "installed_sha256")
 LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
+OVERLAY_LIBRARY = "libllama.so"
+"""File name of the library in an overlay: other systems than those with ELF files have no overlays."""
+_LIBRARIES = ("libllama.so", "libllama.dylib", "llama.dll", "libllama.dll")
+"""File names that llama-cpp-python searches for, on all systems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class InstalledLibrary:
 
     def digest(self) -> str:
         """SHA-256 of the file."""
-        return _digest(self.library, self.library.stat().st_mtime_ns)
+        return file_sha256(self.library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Runtime:
     @property
     def library(self) -> Path:
         """The library to load instead of the installed one."""
-        return self.folder / library_name()
+        return self.folder / OVERLAY_LIBRARY
 
     def write(self) -> None:
         """Writes the record beside the library."""
@@ -72,20 +75,13 @@ class RuntimeSearch:
     note: str = ""
 
 
-def library_name() -> str:
-    """The file name of libllama on this system."""
-    names = {"darwin": "libllama.dylib", "win32": "llama.dll"}
-    return names.get(sys.platform, "libllama.so")
-
-
 def installed_library() -> InstalledLibrary | None:
     """The library of llama-cpp-python; None if it is not installed or has none."""
     package = importlib.util.find_spec("llama_cpp")
     if package is None or not package.submodule_search_locations:
         return None
     folder = Path(package.submodule_search_locations[0]) / "lib"
-    names = (library_name(), "libllama.so", "libllama.dll")
-    library = next((folder / name for name in names if (folder / name).is_file()), None)
+    library = next((folder / name for name in _LIBRARIES if (folder / name).is_file()), None)
     try:
         return InstalledLibrary(importlib.metadata.version(PACKAGE), library) if library else None
     except importlib.metadata.PackageNotFoundError:
@@ -135,8 +131,3 @@ def read_runtime(folder: Path) -> Runtime | None:
     """The runtime in a folder; None if its record is missing or invalid."""
     texts = read_record(folder / RECORD, lambda record: [record[key] for key in _KEYS])
     return Runtime(folder, *texts) if texts and all(isinstance(text, str) for text in texts) else None
-
-
-@functools.lru_cache(maxsize=8)
-def _digest(path: Path, _changed_ns: int) -> str:
-    return file_sha256(path)

@@ -124,7 +124,7 @@ def _compile_overlay(compiler: str, llama_cpp: Path, changed: Path, libraries: P
         *_OVERLAY_FLAGS,
         *(f"-I{llama_cpp / name}" for name in _INCLUDE_PATHS),
         str(changed),
-        *("-o", str(folder / runtime.library_name())),
+        *("-o", str(folder / runtime.OVERLAY_LIBRARY)),
         *("-Wl,--no-undefined", "-Wl,--no-as-needed"),
         *(str(path) for name in ("llama", "ggml", "ggml-base") if (path := libraries / f"lib{name}.so").exists()),
         *("-Xlinker", f"--version-script={exports}", "-Xlinker", "-rpath", "-Xlinker", str(libraries)),

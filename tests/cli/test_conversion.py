@@ -225,7 +225,7 @@ def test_the_installed_library_is_tested_in_a_child_process():
 
 def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
     installed = runtime.installed_library()
-    (tmp_path / runtime.library_name()).write_text("no library")
+    (tmp_path / runtime.OVERLAY_LIBRARY).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
     with pytest.raises(ModelError, match=r"llama.cpp does not run: .*libllama"):
         models.supports_bidirectional(runtime.RUNTIME_VARIABLE, tmp_path)

@@ -14,7 +14,7 @@ from dg_lsp.runtime import InstalledLibrary, Runtime, find_runtime, installed_li
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """An installed library without content."""
-    library = tmp_path / "llama_cpp" / "lib" / runtime.library_name()
+    library = tmp_path / "llama_cpp" / "lib" / runtime.OVERLAY_LIBRARY
     library.parent.mkdir(parents=True)
     library.write_bytes(b"stock")
     installed = InstalledLibrary("0.3.36", library)

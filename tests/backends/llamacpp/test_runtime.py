@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.models.registry import BUNDLED
-from dg_lsp.runtime import COMMAND, Runtime, find_runtime, installed_library, library_name
+from dg_lsp.runtime import COMMAND, OVERLAY_LIBRARY, Runtime, find_runtime, installed_library
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = f"""
@@ -74,7 +74,7 @@ def test_runtime_of_another_library_leaves_the_installed_library(unchanged):
 
 @needs_elf
 def test_runtime_that_is_damaged_is_an_error_that_names_its_command(unchanged):
-    (unchanged.folder / library_name()).write_text("no library")
+    (unchanged.folder / OVERLAY_LIBRARY).write_text("no library")
     with pytest.raises(subprocess.CalledProcessError) as failed:
         loaded_by(unchanged.folder)
     assert f"run {COMMAND} again" in failed.value.stderr
