@@ -20,7 +20,7 @@ from dg_lsp.daemon.endpoint import DaemonRecord, Endpoint, receive, send
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.scheduler import Scheduler, SharedDevice
 from dg_lsp.engine.ttfue import Usage
-from dg_lsp.errors import DaemonError, SettingsError
+from dg_lsp.errors import DaemonError, UsageError
 from dg_lsp.server.app import create_server
 from dg_lsp.server.pipe import END_OF_SESSION
 from dg_lsp.server.transport import Streams, socket_streams
@@ -207,7 +207,7 @@ class Daemon:
                 send(connection, {"stopping": os.getpid()})
             else:
                 send(connection, self._status())
-        except DaemonError as error:
+        except UsageError as error:
             with suppress(OSError):
                 send(connection, {"refused": str(error)})
         except OSError:
@@ -240,11 +240,8 @@ class Daemon:
     def _run_session(self, connection: socket.socket, request: Mapping[str, Any]) -> None:
         """Serves one editor until it leaves, in an event loop of its own: no session delays another one."""
         overrides = request.get("over") or {}
-        try:
-            settings = parse_settings(request.get("settings") or {})
-            parse_settings(overrides)
-        except (SettingsError, AttributeError) as error:
-            raise DaemonError(f"the daemon cannot use the settings: {error}") from error
+        settings = parse_settings(request.get("settings") or {})
+        parse_settings(overrides)
 
         # the client's initializationOptions are merged in between: the command line wins
         server = create_server(self._pool.share, settings, overrides, self._usage)

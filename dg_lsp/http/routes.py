@@ -224,20 +224,16 @@ def parse_edit_prompt(text: str) -> tuple[RequestedGap, str, str]:
         ApiError: a mark is missing.
     """
     path = ""
-    file, is_file, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
-    if is_file:
-        text = file
-        if text.startswith(_PATH):
-            path, _, text = text.removeprefix(_PATH).partition("\n")
-    above, has_start, rest = text.partition(_REGION_START)
+    file, _, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
+    if file.startswith(_PATH):
+        path, _, file = file.removeprefix(_PATH).partition("\n")
+    above, has_start, rest = file.partition(_REGION_START)
     region, has_end, below = rest.partition(_REGION_END)
     # each mark of the region is a line of its own
     before, has_cursor, after = region.removeprefix("\n").removesuffix("\n").partition(_CURSOR)
     if not (has_start and has_end and has_cursor):
-        marks = f"{_REGION_START}, {_CURSOR} and {_REGION_END}"
-        raise ApiError(400, f"the last message needs {marks}: mark the region and the cursor", field="messages")
-    if not is_file:
-        above = below = ""
+        marks = f"{_FILE_START.strip()}, {_REGION_START}, {_CURSOR} and {_REGION_END}"
+        raise ApiError(400, f"the last message needs {marks}: mark file, region and cursor", field="messages")
     below = below.removeprefix("\n")
     return RequestedGap(above + before, f"{after}\n{below}", language_id_of(path), path), before, after
 

@@ -57,13 +57,11 @@ def allowed_snippets(snippets: Iterable[Snippet], spec: ModelSpec, settings: Set
     allowed, num_left = [], MAX_CHARS
     for snippet in snippets:
         path = snippet.path.replace("\\", "/")
-        if eligibility(path, snippet.text, language_id_of(path), settings).is_served:
+        if num_left and eligibility(path, snippet.text, language_id_of(path), settings).is_served:
             short = " ".join("/".join(path.split("/")[-PATH_PARTS:]).split())  # on one line
             text = cut(snippet.text, num_left)
             num_left -= len(text)
             allowed.append(Snippet(snippet.source, short or "snippet", mask_secrets(text)))
-        if not num_left:
-            break
     return Snippets(tuple(allowed))
 
 

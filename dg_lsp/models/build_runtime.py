@@ -50,7 +50,7 @@ def _lines_of(hunk: str, sign: str) -> str:
 
 
 def _unpack_changed(version: str, source: Path | None, work: Path, show_step: ShowStep) -> tuple[Path, Path]:
-    """The folder of llama.cpp's changed source, and the changed file. The source may have the change already."""
+    """The folder of llama.cpp's changed source, and the changed file."""
     source = source.expanduser().absolute() if source else None
     llama_cpp = unpack_llama_cpp(version, source, work, show_step)
     name, hunks = _read_patch()
@@ -59,8 +59,6 @@ def _unpack_changed(version: str, source: Path | None, work: Path, show_step: Sh
         raise ModelError(f"llama.cpp of {runtime.PACKAGE} {version} has no {name}: update dg-lsp")
     text = target.read_text(encoding="utf-8")
     for old, new in hunks:
-        if new in text and old not in text:
-            continue
         if text.count(old) != 1:
             raise ModelError(
                 f"{name} of llama-cpp-python {version} differs from the one that dg-lsp can change: "

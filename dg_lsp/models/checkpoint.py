@@ -208,9 +208,8 @@ def read_geometry(config: Mapping[str, Any]) -> tuple[dict[str, Value], npt.NDAr
         "embedding_length_per_layer_input": gguf.uint32(0),
         "attention.sliding_window_pattern": gguf.flags(sliding),
         "rope.dimension_count": gguf.uint32(full_width),
+        "final_logit_softcapping": gguf.float32(text.get("final_logit_softcapping", _SOFTCAP)),
     }
-    if softcap := text.get("final_logit_softcapping", _SOFTCAP):
-        values["final_logit_softcapping"] = gguf.float32(softcap)
     # layers with full attention rotate only their first channels
     num_rotated = int(full_width * rope[_FULL]["partial_rotary_factor"] / 2)
     divisors = np.where(np.arange(full_width // 2) < num_rotated, 1.0, _UNROTATED).astype(np.float32)
@@ -222,10 +221,8 @@ def _full_layer_size(text: Mapping[str, Any], key: str, old_key: str) -> int:
     if text.get(old_key) is not None:
         return int(text[old_key])
     layers = text.get("per_layer_config") or {}
-    sizes = {int(layer.get(key, text[key])) for i, layer in layers.items() if text["layer_types"][int(i)] == _FULL}
-    if len(sizes) > 1:
-        raise ValueError("per_layer_config")
-    return sizes.pop() if sizes else int(text[key])
+    sizes = (layer.get(key) for i, layer in layers.items() if text["layer_types"][int(i)] == _FULL)
+    return int(next(sizes, None) or text[key])
 
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6

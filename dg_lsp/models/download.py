@@ -50,8 +50,7 @@ def fetch(preset: Preset, *, is_other_version: bool = False) -> Path:
         record = _fetch(preset, pin.commit if pin is not None else preset.revision, expected)
         write_private(preset.record_path, asdict(record))
     path = fetched_path(preset)
-    if path is None:
-        raise ModelError(f"{preset.name} was changed during the download: run it again")
+    assert path is not None
     return path
 
 

@@ -100,8 +100,6 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
         evidence="metadata",
         cut=PromptCut(keys.choice("dg.cut", tuple(PromptCut), PromptCut.CHARACTER)),
     )
-    if len({mask_id, end_id, fim.prefix_id, fim.suffix_id, fim.middle_id}) < 5:
-        raise keys.error("its mask, end and fill-in-the-middle tokens are not all different")
     banned_ids = keys.tokens("dg.banned_token_ids")
     if end_id in banned_ids:
         raise keys.error("dg.banned_token_ids bans the end token, so a completion could never end")
