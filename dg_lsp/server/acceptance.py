@@ -130,8 +130,7 @@ class Acceptance:
     def is_rest_of_invoked(self, uri: str, offset: int) -> bool:
         """Whether the text before the offset is the beginning of a completion that the user requested."""
         document = self._documents.get(uri)
-        if document is None:
-            return False
+        assert document is not None
         invoked = (request for request in self._of(uri) if request.record.trigger == _INVOKED)
         return any(any(request.rests(document.lines.text, offset)) for request in invoked)
 
@@ -194,9 +193,8 @@ class Acceptance:
         Call `settle` before it, because due requests are judged without it.
         """
         document = self._documents.get(uri)
+        assert document is not None
         has_inserted = False
-        if document is None:
-            return has_inserted
         for request in self._of(uri):
             for change in changes:
                 has_inserted |= request.is_offered(change, document.lines.text)

@@ -27,7 +27,6 @@ from dg_lsp.settings import SAMPLER_KEY, Settings, setting_of, valid_settings, w
 from dg_lsp.settings_files import user_file, with_paths, with_workspace_file
 from dg_lsp.system import keep_heap_small
 
-OpenEngine = Callable[[Settings], Engine]
 SECTION = "dg-lsp"
 TRUST = "isTrusted"
 """Option of editors with workspace trust: whether the user trusts the workspace. It is not a setting."""
@@ -213,7 +212,7 @@ def parse_options(
 
 
 def serve_client(
-    open_engine: OpenEngine,
+    open_engine: Callable[[Settings], Engine],
     settings: Settings,
     overrides: Mapping[str, Any] = NO_OVERRIDES,
     address: tuple[str, int] | None = None,
