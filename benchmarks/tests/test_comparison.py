@@ -14,6 +14,8 @@ def attempt(number, contender, text, ms):
         contender=contender,
         decoder="diffusion",
         reference="want",
+        language="python",
+        task="line-end",
         text=text,
         latency_ms=ms,
         model_ms=ms / 2,

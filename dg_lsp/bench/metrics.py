@@ -48,8 +48,8 @@ class Attempt:
     contender: str
     decoder: str
     reference: str
-    language: str = ""  # LSP language id; empty in runs of older versions, like the task
-    task: str = ""  # see `EditTask`
+    language: str  # LSP language id
+    task: str  # see `EditTask`
     text: str = ""  # empty if nothing was shown
     beginning: str = ""  # of an improbable text: what an editor shows in its place
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
@@ -219,9 +219,10 @@ class TaskResult:
     def of(cls, attempt: Attempt) -> Self:
         """The result of a test case."""
         is_useful = attempt.ttfue_ms is not None
-        task = attempt.task or attempt.kind
         is_shown = bool(attempt.text)
-        return cls(task, attempt.language, is_shown, is_useful, attempt.is_exact, attempt.model_ms, attempt.steps)
+        return cls(
+            attempt.task, attempt.language, is_shown, is_useful, attempt.is_exact, attempt.model_ms, attempt.steps
+        )
 
 
 def summarize_tasks(results: Iterable[TaskResult]) -> list[Summary]:
@@ -276,7 +277,7 @@ def calibrate(attempts: Iterable[Attempt]) -> list[Summary]:
     first line is right, and the share of all right fills that it would show.
     """
     known = [attempt for attempt in attempts if attempt.text and attempt.confidence is not None]
-    by_task = grouped(known, lambda attempt: (attempt.language, attempt.task or attempt.kind))
+    by_task = grouped(known, lambda attempt: (attempt.language, attempt.task))
     groups = {(ALL, ALL): known}
     if len(by_task) > 1:
         groups |= {key: members for key, members in sorted(by_task.items()) if len(members) >= MIN_CALIBRATED}

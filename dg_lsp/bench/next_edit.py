@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from dg_lsp.bench.metrics import Table, grouped, row_table
+from dg_lsp.bench.metrics import ALL, Table, grouped, measure_table
 from dg_lsp.context.document import LineIndex, Snapshot
 from dg_lsp.context.edit_history import Edit, EditHistory
 from dg_lsp.context.languages import language_id_of, language_of
@@ -265,22 +265,9 @@ def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     }
 
 
-_COLUMNS = (
-    *("num", "right", "shown", "wrong_shown", "right_of_shown", "in_place_of_shown", "kept_text_of_shown"),
-    *("reversals_of_shown", "syntax_errors_of_shown", "ms_p50", "ms_p90"),
-)
-
-
 def table(outcomes: Sequence[CaseOutcome]) -> Table:
-    """One row for all languages and one for each."""
-    groups = {"all": outcomes, **grouped(outcomes, lambda outcome: outcome.language)}
-    rows = []
-    for language, members in groups.items():
-        numbers = summary(members)
-        shown = {name: numbers[name] for name in _COLUMNS}
-        rows.append({"language": language, **shown, "ttfue_ms": numbers["ttfue_ms"]["p50"]})
-    note = (
-        "Right: the proposal is one of the remaining edits. "
-        f"TTFUE: median of the right ones, with the pause of {1e3 * PAUSE_SECONDS:.0f} ms."
-    )
-    return row_table("Next edits", rows, note)
+    """The numbers of `summary`, one column for all languages and one for each."""
+    groups = {ALL: outcomes, **grouped(outcomes, lambda outcome: outcome.language)}
+    pause = f"the pause of {1e3 * PAUSE_SECONDS:.0f} ms"
+    note = f"Right: the proposal is one of the remaining edits. TTFUE includes {pause}."
+    return measure_table("Next edits", {language: summary(members) for language, members in groups.items()}, note)

@@ -23,7 +23,7 @@ from typing import Any
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
-from dg_lsp.bench.runner import Run, attempt_for, attempt_of
+from dg_lsp.bench.runner import attempt_for, attempt_of
 from dg_lsp.canvas.spec import DecoderName
 from dg_lsp.context.document import LINE_END, LineIndex, Snapshot, is_word
 from dg_lsp.engine import ttfue
@@ -165,11 +165,6 @@ class RequestEvent:
     at_ms: float
     is_displayed: bool
     is_line_finished: bool
-
-    @property
-    def is_answered(self) -> bool:
-        """False if the buffer changed before the answer, or the model cannot take the request."""
-        return self.attempt.rejection not in (CANCELLED, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +360,7 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     requests = [event for event in listed if isinstance(event, RequestEvent)]
     keys = [event for event in listed if isinstance(event, KeyEvent)]
     accepts = [event for event in listed if isinstance(event, AcceptEvent)]
-    answered = [event for event in requests if event.is_answered]
+    answered = [event for event in requests if event.attempt.rejection not in (CANCELLED, FAILED)]
     finished = [event for event in answered if event.is_line_finished]
     hits = [event for event in requests if event.attempt.ttfue_ms is not None]
     edits = [event.attempt.ttfue_ms or 0.0 for event in hits if event.is_displayed]
@@ -395,14 +390,6 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "wasted_share": ttfue.share(wasted_ms, total_ms),
     }
     return {**metrics.summarize(event.attempt for event in requests), **ttfue.rounded(numbers)}
-
-
-def replay_tables(run: Run, numbers: metrics.Summary) -> list[metrics.Table]:
-    """The numbers of `summarize_replay`, and summaries of the requests."""
-    return [
-        metrics.measure_table("Typing with the model", {"all requests": numbers}),
-        metrics.summary_table("Requests", metrics.by_kind(run.attempts)),
-    ]
 
 
 def assumptions(replay: Replay) -> Iterator[str]:

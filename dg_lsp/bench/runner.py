@@ -42,7 +42,6 @@ _TASK_NOTE = (
     "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
     " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
 )
-INTERRUPTED_NOTE = "Interrupted: only the attempts until then are counted."
 
 LengthHint = Literal["none", "oracle"]
 """What a contender knows of the length of a fill: nothing, or the reference's number of lines; never the tokens."""
@@ -344,9 +343,8 @@ def run_cases(
             is_complete = False
     # the file may have more cases than this session
     keys = [(case.id, name) for name in names for case in cases]
-    notes = [*notes, *(note for contender in contenders for note in contender.notes)]
-    notes += [] if is_complete else [INTERRUPTED_NOTE]
-    return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, tuple(notes))
+    notes = (*notes, *(note for contender in contenders for note in contender.notes))
+    return Run(header, tuple(file.attempts[key] for key in keys if key in file.attempts), is_complete, notes)
 
 
 def language_notes(spec: ModelSpec, languages: Iterable[str]) -> list[str]:

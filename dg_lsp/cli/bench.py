@@ -142,12 +142,11 @@ def replay(
     notes = [*simulation.assumptions(played), limits, *runner.language_notes(engine.spec, languages)]
     if settings.is_remote:
         notes += remote_notes(settings.remote)
-    if not is_complete:
-        notes.append(runner.INTERRUPTED_NOTE)
     run = runner.Run(header, attempts, is_complete, tuple(notes))
     summary = simulation.summarize_replay(events)
+    table = metrics.measure_table("Typing with the model", {"all requests": summary})
     facts = {"files": list(run.header.data), "length_knowledge": "none", **run.header.options}
-    return finish(run, simulation.replay_tables(run, summary), run.facts() | facts | summary if as_json else None)
+    return finish(run, [table], run.facts() | facts | summary if as_json else None)
 
 
 def next_edit(
@@ -272,7 +271,8 @@ def finish(run: runner.Run, tables: Iterable[metrics.Table], tree: dict[str, Any
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
         machine = ", ".join(f"{name} {value}" for name, value in header.machine.items() if value is not None)
-        print_line(f"{header.model}{digest}; {machine}", *run.notes, "")
+        notes = run.notes if run.is_complete else (*run.notes, "Interrupted: only the attempts until then are counted.")
+        print_line(f"{header.model}{digest}; {machine}", *notes, "")
         _print_tables(tables)
     return 0 if run.is_complete else INTERRUPTED
 

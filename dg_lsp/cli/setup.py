@@ -169,8 +169,7 @@ def set_up(
         print_line(*editor_settings(AUTO, rank_models(plan.machine, BUNDLED)[0]).split("\n"))
         return 0
     if plan.unused is not None:
-        make_llama_cpp(plan.unused)
-        plan = measure()  # the GPU may have less free memory than it has
+        plan = with_llama_cpp_for(plan.unused)
     model = plan.present[0]
     name = AUTO if model.preset in BUNDLED else model.name
     if model.preset not in BUNDLED and (pull := Pull(model.preset)).stages:
@@ -182,17 +181,18 @@ def set_up(
     return 0
 
 
-def make_llama_cpp(gpu: gpus.Gpu) -> None:
-    """Compiles a llama.cpp that uses the GPU. A failure is a warning: the processor computes too."""
+def with_llama_cpp_for(gpu: gpus.Gpu) -> Plan:
+    """Compiles a llama.cpp that uses the GPU and measures again. A failure is a warning: the processor computes too."""
+    problem = "it lists no GPU: check the driver (docs/howto/gpu.md)"
     try:
         models.make_runtime(backend=gpu.backend)
-        kinds = {device["kind"] for device in llama_devices()["devices"]}
-        problem = "" if kinds & {"gpu", "igpu"} else "it lists no GPU: check the driver (docs/howto/gpu.md)"
     except (ModelError, UsageError) as error:
         problem = str(error)
-    if problem:
+    plan = measure()  # the GPU may have less free memory than it has
+    if plan.unused is not None:
         warn(gpu.unused_message)
         print_line(f"llama.cpp for {gpu.backend}: {problem}", "going on without the GPU", err=True)
+    return plan
 
 
 def editor_settings(name: str, model: RankedModel) -> str:
