@@ -25,7 +25,7 @@ from dg_lsp.context.syntax_tree import SyntaxCheck
 from dg_lsp.engine.edit_source import NextEditRequest
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal, from_newest_edit, next_edits, takes_back
-from dg_lsp.engine.ttfue import quantile, share, summarize_times
+from dg_lsp.engine.ttfue import quantile, rounded, share, summarize_times
 from dg_lsp.errors import InputFileError, RequestError
 from dg_lsp.postprocess.text_edits import Change, shared_ends
 
@@ -249,20 +249,23 @@ def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     shown = [outcome for outcome in outcomes if outcome.is_shown]
     right = [outcome for outcome in shown if outcome.is_right]
     times = [outcome.milliseconds for outcome in outcomes]
-    return {
-        "num": num,
-        "right": share(len(right), num),
-        "shown": share(len(shown), num),
-        "wrong_shown": share(len(shown) - len(right), num),
-        "right_of_shown": share(len(right), len(shown)),
-        "in_place_of_shown": share(sum(outcome.is_in_place for outcome in shown), len(shown)),
-        "kept_text_of_shown": share(sum(outcome.kept_text for outcome in shown), len(shown)),
-        "reversals_of_shown": share(sum(outcome.is_reversal for outcome in shown), len(shown)),
-        "syntax_errors_of_shown": share(sum(outcome.breaks_syntax for outcome in shown), len(shown)),
-        "ms_p50": quantile(times, 0.5),
-        "ms_p90": quantile(times, 0.9),
-        **summarize_times(num, [outcome.ttfue_ms for outcome in right]),
-    }
+    numbers: dict[str, Any] = rounded(
+        {
+            "num": num,
+            "right": share(len(right), num),
+            "shown": share(len(shown), num),
+            "wrong_shown": share(len(shown) - len(right), num),
+            "right_of_shown": share(len(right), len(shown)),
+            "in_place_of_shown": share(sum(outcome.is_in_place for outcome in shown), len(shown)),
+            "kept_text_of_shown": share(sum(outcome.kept_text for outcome in shown), len(shown)),
+            "reversals_of_shown": share(sum(outcome.is_reversal for outcome in shown), len(shown)),
+            "syntax_errors_of_shown": share(sum(outcome.breaks_syntax for outcome in shown), len(shown)),
+            "ms_p50": quantile(times, 0.5),
+            "ms_p90": quantile(times, 0.9),
+            **summarize_times(num, [outcome.ttfue_ms for outcome in right]),
+        }
+    )
+    return numbers
 
 
 def table(outcomes: Sequence[CaseOutcome]) -> Table:

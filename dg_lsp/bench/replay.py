@@ -25,7 +25,7 @@ from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import attempt_for, attempt_of
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.document import LINE_END, LineIndex, Snapshot, is_word
+from dg_lsp.context.document import LINE_END, Snapshot, is_word
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -123,26 +123,18 @@ class TypingTask:
     head: str  # in the buffer before the first key, including the indentation of the first line
     text: str
     tail: str
-    lines: tuple[int, int] = (1, 1)
-    """First and last line in the file, 1-based; after a final line end the last one is the empty line below."""
 
 
-def typing_task(path: str, language: str, file: str, lines: tuple[int, int] | None = None) -> TypingTask:
-    """The first to the last of these lines of the text `file`, 1-based; without them the whole text.
+def typing_task(path: str, language: str, file: str, start: int, end: int) -> TypingTask:
+    """Whole lines of the text `file`, from the offset `start` to `end`; the first indentation is not typed.
 
     Raises:
-        UsageError: the file has no such lines, or they are blank.
+        UsageError: the part is blank.
     """
-    index = LineIndex.of(file)
-    first, last = lines or (1, index.num_lines)
-    if not 1 <= first <= last <= index.num_lines:
-        raise UsageError(f"{path} has {index.num_lines} lines: choose lines from 1 to {index.num_lines}")
-    _, end = index.span(last - 1)
-    text = file[index.starts[first - 1] : end].lstrip(" \t")
-    start = end - len(text)
+    text = file[start:end].lstrip(" \t")
     if not text.strip():
-        raise UsageError(f"{path} has nothing to type in lines {first} to {last}: choose other lines")
-    return TypingTask(path, language, file[:start], text, file[end:], (first, last))
+        raise UsageError(f"{path} has nothing to type there: choose other lines")
+    return TypingTask(path, language, file[: end - len(text)], text, file[end:])
 
 
 # the replay

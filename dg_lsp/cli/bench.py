@@ -1,7 +1,6 @@
 """`dg-lsp bench` and `dg-lsp report`: runs test cases, or types files again, and prints or keeps the results."""
 
 import hashlib
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
@@ -21,7 +20,7 @@ from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import LoadedModel, open_engine
 from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, RunOptions, Sampler, Seed, configure
 from dg_lsp.cli.printing import note, plural, print_json, print_line, progress_bar
-from dg_lsp.cli.source import SourceFile
+from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import LANGUAGE_IDS
 from dg_lsp.engine.audit import read_log
@@ -126,12 +125,7 @@ def replay(
     settings = RunOptions(decoder=decoder).configured(configure(overrides))
     tasks = typing_tasks(files, region, settings)
     played = simulation.Replay(tasks, simulation.TypingModel(speed=speed, debounce_ms=debounce), seed, limit, decoder)
-    listed = {
-        "lines": [task.lines for task in tasks],
-        "typing": asdict(played.typing),
-        "seed": seed,
-        "decoder": decoder,
-    }
+    listed = {"region": region, "typing": asdict(played.typing), "seed": seed, "decoder": decoder}
     engine, loaded = open_model(settings)
     with closing(engine):
         header = run_header("replay", loaded, settings, {task.path: Path(task.path) for task in tasks}, listed)
@@ -283,15 +277,14 @@ def _print_tables(tables: Iterable[metrics.Table]) -> None:
 
 def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) -> list[TypingTask]:
     """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
-    lines = re.fullmatch(r"(\d{1,9})-(\d{1,9})", region or "1-1")
-    if lines is None:
-        raise UsageError(f"--region takes FIRST-LAST, two line numbers, not {region}")
-    span = None if region is None else (int(lines[1]), int(lines[2]))
     tasks = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
         loading.check_allowed(file, settings)
-        tasks.append(typing_task(str(path), file.language, file.text, span))
+        location = Location(path, 0, 0, None)
+        if region is not None:
+            location = parse_location(f"{path}:{region}", "FILE:FIRST-LAST")
+        tasks.append(typing_task(str(path), file.language, file.text, *file.span_of(location)))
     return tasks
 
 

@@ -141,6 +141,7 @@ def test_the_summary_has_shares_of_all_cases_and_of_what_is_shown():
     of_shown = ("right", "in_place", "kept_text", "reversals", "syntax_errors")
     assert [numbers[f"{name}_of_shown"] for name in of_shown] == [0.5, 0.5, 0.75, 0.5, 0.5]
     assert numbers["ms_p50"] == 2.0
+    assert summary(outcomes[1:])["shown"] == 0.3333, "numbers have at most four decimals"
     ttfue_ms = 1e3 * PAUSE_SECONDS + 1.0
     assert (numbers["ttfue_ms"]["p50"], numbers["miss_rate"]) == (ttfue_ms, 0.75)
     assert (numbers["useful_by"]["250"], numbers["useful_by"]["500"]) == (0.0, 0.25)

@@ -35,8 +35,7 @@ def test_a_terminal_gets_the_assumptions_and_a_table(dg_lsp, model):
 def test_json_has_the_options_and_the_numbers(dg_lsp, model):
     outcome = dg_lsp("bench", "replay", "area.py", "--region", "3-3", "--json", "--seed", 3, "--debounce", 0)
     tree = outcome.json
-    assert tree["lines"] == [[3, 3]]
-    assert (tree["seed"], tree["typing"]["debounce_ms"]) == (3, 0)
+    assert (tree["region"], tree["seed"], tree["typing"]["debounce_ms"]) == ("3-3", 3, 0)
     assert tree["is_complete"] is True
     assert tree["model"] == "scripted"
     assert tree["length_knowledge"] == "none"
@@ -50,11 +49,9 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--region", "3"], "--region takes FIRST-LAST"),
-        (["--region", "9-9"], "choose lines from 1 to 7"),
-        (["--region", "2-1"], "choose lines from 1 to 7"),
-        (["--region", "0-1"], "choose lines from 1 to 7"),
-        (["--region", "4-5"], "nothing to type in lines 4 to 5"),
+        (["--region", "three"], "expected FILE:FIRST-LAST"),
+        (["--region", "9-9"], "area.py has 7 lines: there is no line 9"),
+        (["--region", "4-5"], "nothing to type"),
         (["--limit", "0"], "--limit"),
         (["--remote", "http://127.0.0.1:9", "--decoder", "diffusion"], "chooses its decoder itself"),
     ],
