@@ -51,7 +51,6 @@ class Attempt:
     language: str  # LSP language id
     task: str  # see `EditTask`
     text: str = ""  # empty if nothing was shown
-    beginning: str = ""  # of an improbable text: what an editor shows in its place
     passes: bool | None = None  # true if the completed program passes its tests; None if they did not run
     latency_ms: float
     steps: int | None = None
@@ -192,15 +191,16 @@ def _text(name: str, value: Any, num: int = 0) -> str:
     if not isinstance(value, int | float):
         return value or "–"
     if re.search("(^|_)(ms|p[0-9]+)(_|$)", name):
-        return milliseconds(value)
+        return f"{value:,.{1 if value < 9.95 else 0}f}\N{NO-BREAK SPACE}ms"
     if isinstance(value, int):
         return f"{value:,}"
     if re.search("^(steps|step|tokens)_|_(tokens|limit|per_second)$", name):
         return f"{value:,.2f}"
+    percent = f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
     if not (num and name.startswith(_SHARES_OF_ALL)):
-        return percent(value)
+        return percent
     low, high = wilson_interval(value, num)
-    return f"{percent(value)} ({100 * low:.0f}–{100 * high:.0f})"
+    return f"{percent} ({100 * low:.0f}–{100 * high:.0f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,23 +309,11 @@ def _ranges(fills: Sequence[tuple[float, bool]]) -> Iterator[Summary]:
 def calibration_table(attempts: Sequence[Attempt]) -> Table | None:
     """The rows of `calibrate`; None if no fill has a confidence."""
     rows = calibrate(attempts)
-    begun = [attempt.reference.startswith(attempt.beginning) for attempt in attempts if attempt.beginning]
     note = (
         "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
-        f"columns show its cost. Beginnings of improbable lines that an editor shows: {len(begun)}, of which "
-        f"{percent(_mean(begun))} are right."
+        "columns show its cost."
     )
     return row_table("Confidence against right first lines", rows, note) if rows else None
-
-
-def percent(share: float | None) -> str:
-    """`61.7 %`."""
-    return "–" if share is None else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
-
-
-def milliseconds(ms: float | None) -> str:
-    """`8.4 ms`, `84 ms`, `1,240 ms`."""
-    return "–" if ms is None else f"{ms:,.{1 if ms < 9.95 else 0}f}\N{NO-BREAK SPACE}ms"
 
 
 def wilson_interval(share: float, num: int) -> tuple[float, float]:

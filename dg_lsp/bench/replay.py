@@ -372,8 +372,6 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
         "keys_by_hand": by_hand,
         "keys_typed": len(keys),
         "keys_accepting": presses,
-        "num_finished_lines": len(finished),
-        "num_quiet": num_quiet,
         "model_ms": total_ms,
         "wasted_ms": wasted_ms,
         "keystrokes_saved": ttfue.share(by_hand - len(keys) - presses, by_hand),

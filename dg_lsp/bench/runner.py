@@ -175,12 +175,10 @@ def attempt_for(
 
 def attempt_of(result: FillResult, case: TestCase, contender: str, ms: float, *, is_remote: bool) -> Attempt:
     """Attempt for a result of the engine, improbable ones included. A remote server does not report all costs."""
-    beginning = ""
     if result.hidden and result.candidates and result.candidates[0].is_beginning:
-        beginning, result = result.text, replace(result, candidates=())
+        result = replace(result, candidates=())  # what an editor shows of an improbable text, which is counted itself
     best = next(iter((*result.candidates, *result.hidden)), None)
     attempt = attempt_for(case, contender, result.decoder.value, best.text if best else "", ms, result.reason)
-    attempt = replace(attempt, beginning=beginning)
     if not is_remote or result.steps:
         attempt = replace(attempt, steps=result.steps, tokens=result.output_tokens)
     if is_remote:

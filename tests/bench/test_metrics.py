@@ -91,9 +91,6 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
         ["all", "all", "70.0 %", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
     assert metrics.calibration_table(unknown) is None
-    begun = [attempt(wrong, confidence=0.01, beginning=text) for text in ("x", "z")]
-    note = metrics.calibration_table(begun).note
-    assert "that an editor shows: 2, of which 50.0\N{NO-BREAK SPACE}% are right" in note
 
 
 def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):

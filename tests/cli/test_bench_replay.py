@@ -53,7 +53,6 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model):
         (["--region", "9-9"], "area.py has 7 lines: there is no line 9"),
         (["--region", "4-5"], "nothing to type"),
         (["--limit", "0"], "--limit"),
-        (["--remote", "http://127.0.0.1:9", "--decoder", "diffusion"], "chooses its decoder itself"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, options, message):
