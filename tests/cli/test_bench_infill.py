@@ -121,8 +121,6 @@ def test_wrong_use_is_refused_before_the_model_is_opened(dg_lsp, data, model, sc
     Path("untested.jsonl").write_text("".join(json.dumps({**tree, "test": None}) + "\n" for tree in trees))
     assert "line 1: no prompt" in dg_lsp("bench", "infill", "bad.jsonl").error(2)
     assert "no such file" in dg_lsp("bench", "infill", "gone.jsonl").error(2)
-    remote = ("--remote", "http://127.0.0.1:9", "--decoder", "diffusion")
-    assert "chooses its decoder itself" in dg_lsp("bench", "infill", data, *remote).error(2)
     assert "no tests" in dg_lsp("bench", "infill", "untested.jsonl", "--execute").error(2)
     assert script.denoiser is None
 
