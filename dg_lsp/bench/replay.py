@@ -25,7 +25,7 @@ from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.runner import attempt_for, attempt_of
 from dg_lsp.canvas.spec import DecoderName
-from dg_lsp.context.document import LINE_END, Snapshot, is_word
+from dg_lsp.context.document import LINE_END, is_word
 from dg_lsp.engine import ttfue
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
@@ -265,12 +265,9 @@ class Session:
         text = task.head + task.text[:start]
         coming = task.text[start:]
         lines = LINE_END.split(text)
-        snapshot = Snapshot(task.path, text + task.tail, task.language)
-        kind = "line-end" if lines[-1].strip() else "whole-line"
         name = f"{task.path}:{len(lines)}:{len(lines[-1]) + 1}"
-        case = TestCase(name, kind, text, task.tail, coming, path=task.path, language=task.language)
-        request = FillRequest(snapshot, len(text), decoder=self._replay.decoder, seed=self._replay.seed)
-        attempt = self.answer(case, request, at_ms, stale_ms)
+        case = TestCase(name, "typed", text, task.tail, coming, path=task.path, language=task.language)
+        attempt = self.answer(case, at_ms, stale_ms)
         rest_of_line = LINE_END.split(coming, maxsplit=1)[0].rstrip()
         return RequestEvent(
             attempt,
@@ -279,7 +276,7 @@ class Session:
             is_line_finished=ttfue.is_line_finished(rest_of_line),
         )
 
-    def answer(self, case: TestCase, request: FillRequest, at_ms: float, stale_ms: float) -> metrics.Attempt:
+    def answer(self, case: TestCase, at_ms: float, stale_ms: float) -> metrics.Attempt:
         """The attempt for a request at `at_ms`, from which its latency counts, before the buffer changes at `stale_ms`.
 
         The reference of the case is everything that will be typed after the cursor. A stale request stops after its
@@ -290,13 +287,13 @@ class Session:
             BackendError: as the engine does.
         """
         engine = self._engine
-        clock = self._replay.clock
         begun = max(at_ms, self._free_ms)
         num = 0
         spent_ms = 0.0
         rejection = CANCELLED
         result: FillResult | None = None
-        start = clock()
+        request = FillRequest(case.snapshot, case.offset, decoder=self._replay.decoder, seed=self._replay.seed)
+        start = self._replay.clock()
         remaining_ms = engine.settings.deadline_ms - (begun - at_ms)
         steps = engine.complete(request, deadline=time.monotonic() + remaining_ms / 1e3)
         try:
@@ -304,12 +301,12 @@ class Session:
                 next(steps)
                 self._is_served = True
                 num += 1
-                spent_ms = 1e3 * (clock() - start)
+                spent_ms = 1e3 * (self._replay.clock() - start)
             steps.close()
         except StopIteration as end:
             result = end.value
             self._is_served = True
-            spent_ms = 1e3 * (clock() - start)
+            spent_ms = 1e3 * (self._replay.clock() - start)
         except RequestError:
             if not self._is_served:
                 raise
@@ -322,7 +319,7 @@ class Session:
         case = replace(case, reference="\n".join(LINE_END.split(case.reference)[:num_lines]))
         if result is None:
             latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
-            decoder = request.decoder or engine.settings.decoder
+            decoder = self._replay.decoder or engine.settings.decoder
             attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, rejection)
             num_steps = None if self._is_remote else num
             return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)

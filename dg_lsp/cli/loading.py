@@ -124,7 +124,7 @@ def this_machine(*, with_gpu: bool = True) -> selection.Machine:
 def selected_model(settings: Settings) -> selection.Selection | None:
     """The model that `auto` or `auto-diffusion` stands for here; None for other names.
 
-    The machine is examined only where a model was pulled.
+    For `auto`, the machine is examined only where a model was pulled.
     """
     name = settings.model.name
     if name == registry.AUTO_DIFFUSION:

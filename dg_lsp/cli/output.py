@@ -82,9 +82,8 @@ def excerpt(snapshot: Snapshot, offset: int, fill: Text) -> Text:
     """The lines around `offset` with `fill` inserted, with line numbers, and `>` at lines of `fill`."""
     before, after = LINE_END.split(snapshot.text[:offset]), LINE_END.split(snapshot.text[offset:])
     first_number = max(len(before) - _NUM_LINES_AROUND, 1)
-    last, first = slice(-_MAX_LINE_CHARS, None), slice(_MAX_LINE_CHARS)
-    head = "\n".join(printable(line[last])[last] for line in before[first_number - 1 :])
-    tail = "\n".join(printable(line[first])[first] for line in after[: 1 + _NUM_LINES_AROUND])
+    head = "\n".join(printable(line)[-_MAX_LINE_CHARS:] for line in before[first_number - 1 :])
+    tail = "\n".join(printable(line)[:_MAX_LINE_CHARS] for line in after[: 1 + _NUM_LINES_AROUND])
     code = highlighted(head + fill.plain + tail, snapshot.language)
     start, end = len(head), len(head) + len(fill.plain)
     code.stylize(_FILL, start, end)

@@ -22,7 +22,7 @@ from dg_lsp.bench.replay import (
     split_keys,
     summarize_replay,
 )
-from dg_lsp.engine.request import DecoderName, FillRequest
+from dg_lsp.engine.request import DecoderName
 from dg_lsp.errors import RequestError
 
 TICK = 1000 / 64
@@ -96,10 +96,9 @@ def test_a_running_step_delays_the_next_request():
     replay, engine = replay_of("x", "abcdefgh", tokens_per_step=1)
     session = Session(replay, replay.tasks[0], engine)
     case = TestCase("s", "line-end", "x = ", "", "abcdefgh")
-    request = FillRequest(case.snapshot, case.offset)
 
     def answer(at_ticks, stale_ticks):
-        return session.answer(case, request, at_ticks * TICK, stale_ticks * TICK)
+        return session.answer(case, at_ticks * TICK, stale_ticks * TICK)
 
     stopped = answer(10, 12.5)
     assert (stopped.rejection, stopped.model_ms, stopped.steps) == ("cancelled", 3 * TICK, 3)
