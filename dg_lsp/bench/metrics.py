@@ -306,16 +306,6 @@ def _ranges(fills: Sequence[tuple[float, bool]]) -> Iterator[Summary]:
             yield rounded(row)
 
 
-def calibration_table(attempts: Sequence[Attempt]) -> Table | None:
-    """The rows of `calibrate`; None if no fill has a confidence."""
-    rows = calibrate(attempts)
-    note = (
-        "Right means that the first line is right. A minimum confidence hides the rows above it; the last three "
-        "columns show its cost."
-    )
-    return row_table("Confidence against right first lines", rows, note) if rows else None
-
-
 def wilson_interval(share: float, num: int) -> tuple[float, float]:
     """95 % interval of a share of `num`, which is not 0 (Wilson)."""
     z = 1.96

@@ -21,7 +21,6 @@ from typing import Any, Literal, Protocol, Self
 
 import dg_lsp
 from dg_lsp import system
-from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
@@ -37,10 +36,6 @@ from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 ANSWER_SECONDS = 600.0  # time limit of one answer
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
-)
-_TASK_NOTE = (
-    "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
-    " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
 )
 
 LengthHint = Literal["none", "oracle"]
@@ -349,17 +344,6 @@ def language_notes(spec: ModelSpec, languages: Iterable[str]) -> list[str]:
     """A sentence for each language that the model does not know."""
     problems = {language: spec.language_problem(language) for language in languages}
     return [f"Editors show nothing in {language}: {problem}." for language, problem in problems.items() if problem]
-
-
-def infill_tables(run: Run) -> list[metrics.Table]:
-    """Summaries by kind, and by language and task; calibration, if there is a confidence."""
-    tasks = metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts))
-    calibration = metrics.calibration_table(run.attempts)
-    return [
-        metrics.summary_table("By kind", metrics.by_kind(run.attempts)),
-        metrics.row_table("By language and task", tasks, _TASK_NOTE),
-        *([calibration] if calibration else []),
-    ]
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

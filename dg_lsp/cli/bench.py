@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +32,14 @@ from dg_lsp.system import file_sha256
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 REMOTE = "remote"
+_TASK_NOTE = (
+    "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
+    " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
+)
+_CALIBRATION_NOTE = (
+    "Right means that the first line is right. A minimum confidence hides the rows above it; the last three columns"
+    " show its cost."
+)
 
 
 def cut(
@@ -100,7 +108,8 @@ def infill(
             progress=progress_bar,
             notes=(*options.notes, *runner.language_notes(engine.spec, (case.language for case in cases))),
         )
-    return finish(run, runner.infill_tables(run), _infill_object(run, options.length) if as_json else None)
+    tree = _infill_object(run, options.length)
+    return finish(run, _infill_tables(run, tree), tree if as_json else None)
 
 
 def replay(
@@ -212,6 +221,14 @@ def _infill_object(run: runner.Run, length: runner.LengthHint) -> dict[str, Any]
         "tasks": metrics.summarize_tasks(map(metrics.TaskResult.of, run.attempts)),
         "calibration": metrics.calibrate(run.attempts),
     }
+
+
+def _infill_tables(run: runner.Run, tree: dict[str, Any]) -> Iterator[metrics.Table]:
+    """Summaries by kind, and the tasks and the calibration of the JSON object."""
+    yield metrics.summary_table("By kind", metrics.by_kind(run.attempts))
+    yield metrics.row_table("By language and task", tree["tasks"], _TASK_NOTE)
+    if tree["calibration"]:
+        yield metrics.row_table("Confidence against right first lines", tree["calibration"], _CALIBRATION_NOTE)
 
 
 def _language_object(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:

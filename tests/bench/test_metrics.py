@@ -84,13 +84,13 @@ def test_calibration_counts_right_first_lines_by_confidence_and_from_there_on(at
     right, wrong = (10.0, "x\nz"), (10.0, "y")
     unknown = [attempt(right, confidence=None), attempt(rejection="empty")]
     known = [(wrong, 0.01), (wrong, 0.03), (right, 0.04), (right, 0.7), (right, 1.0)]
-    table = metrics.calibration_table([*unknown, *(attempt(item, confidence=value) for item, value in known)])
-    assert cells(table) == [
+    rows = metrics.calibrate([*unknown, *(attempt(item, confidence=value) for item, value in known)])
+    assert cells(metrics.row_table("", rows)) == [
         ["all", "all", "0.0 %", "1", "1.0 %", "0.0 %", "100.0 %", "60.0 %", "100.0 %"],
         ["all", "all", "2.0 %", "2", "3.5 %", "50.0 %", "80.0 %", "75.0 %", "100.0 %"],
         ["all", "all", "70.0 %", "2", "85.0 %", "100.0 %", "40.0 %", "100.0 %", "66.7 %"],
     ]
-    assert metrics.calibration_table(unknown) is None
+    assert metrics.calibrate(unknown) == []
 
 
 def test_calibration_lists_each_language_and_task_with_enough_fills(attempt):
