@@ -11,7 +11,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol, Self
 
 import dg_lsp
 from dg_lsp import system
+from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
@@ -36,6 +37,14 @@ from dg_lsp.settings import NO_OPTIONS, SamplerOptions
 ANSWER_SECONDS = 600.0  # time limit of one answer
 WARM_UP = TestCase(
     "warm-up", "line-end", "def double(number):\n    return ", "\n\n\ndef half(number):\n    return number / 2\n", "x"
+)
+_TASK_NOTE = (
+    "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
+    " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
+)
+_CALIBRATION_NOTE = (
+    "Right means that the first line is right. A minimum confidence hides the rows above it; the last three columns"
+    " show its cost."
 )
 
 LengthHint = Literal["none", "oracle"]
@@ -344,6 +353,14 @@ def language_notes(spec: ModelSpec, languages: Iterable[str]) -> list[str]:
     """A sentence for each language that the model does not know."""
     problems = {language: spec.language_problem(language) for language in languages}
     return [f"Editors show nothing in {language}: {problem}." for language, problem in problems.items() if problem]
+
+
+def infill_tables(run: Run, tree: Mapping[str, Any]) -> Iterator[metrics.Table]:
+    """Summaries by kind, and the tasks and the calibration of the JSON object of `bench infill`."""
+    yield metrics.summary_table("By kind", metrics.by_kind(run.attempts))
+    yield metrics.row_table("By language and task", tree["tasks"], _TASK_NOTE)
+    if tree["calibration"]:
+        yield metrics.row_table("Confidence against right first lines", tree["calibration"], _CALIBRATION_NOTE)
 
 
 def _with_test_result(attempt: Attempt, case: TestCase, sandbox: Sandbox) -> Attempt:

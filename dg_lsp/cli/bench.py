@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -32,14 +32,6 @@ from dg_lsp.system import file_sha256
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
 REMOTE = "remote"
-_TASK_NOTE = (
-    "The task is that of the cursor position. Useful, of what is shown: the first line is right, or the program passes"
-    " its tests. Right: exact. The costs are those of all requests of the row, divided by the number of exact edits."
-)
-_CALIBRATION_NOTE = (
-    "Right means that the first line is right. A minimum confidence hides the rows above it; the last three columns"
-    " show its cost."
-)
 
 
 def cut(
@@ -109,7 +101,7 @@ def infill(
             notes=(*options.notes, *runner.language_notes(engine.spec, (case.language for case in cases))),
         )
     tree = _infill_object(run, options.length)
-    return finish(run, _infill_tables(run, tree), tree if as_json else None)
+    return finish(run, runner.infill_tables(run, tree), tree if as_json else None)
 
 
 def replay(
@@ -223,14 +215,6 @@ def _infill_object(run: runner.Run, length: runner.LengthHint) -> dict[str, Any]
     }
 
 
-def _infill_tables(run: runner.Run, tree: dict[str, Any]) -> Iterator[metrics.Table]:
-    """Summaries by kind, and the tasks and the calibration of the JSON object."""
-    yield metrics.summary_table("By kind", metrics.by_kind(run.attempts))
-    yield metrics.row_table("By language and task", tree["tasks"], _TASK_NOTE)
-    if tree["calibration"]:
-        yield metrics.row_table("Confidence against right first lines", tree["calibration"], _CALIBRATION_NOTE)
-
-
 def _language_object(attempts: Sequence[metrics.Attempt]) -> dict[str, Any]:
     by_kind = metrics.grouped(attempts, lambda attempt: attempt.kind)
     exact = {kind: metrics.summarize(of_kind)["exact_match"] for kind, of_kind in by_kind.items()}
@@ -267,9 +251,8 @@ def checksum(path: Path) -> str:
 
 def remote_notes(settings: RemoteSettings) -> tuple[str, ...]:
     """Sentences for a reader of the numbers of a remote server."""
-    times = "its times are those of a client and include the network"
     return (
-        f"{REMOTE} is {settings.url} by {settings.api}: {times}.",
+        f"{REMOTE} is {settings.url} by {settings.api}: its times are those of a client and include the network.",
         "It may not report steps, tokens and model time.",
     )
 
@@ -298,9 +281,7 @@ def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) 
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
         loading.check_allowed(file, settings)
-        location = Location(path, 0, 0, None)
-        if region is not None:
-            location = parse_location(f"{path}:{region}", "FILE:FIRST-LAST")
+        location = parse_location(f"{path}:{region}", "FILE:FIRST-LAST") if region else Location(path, 0, 0, None)
         tasks.append(typing_task(str(path), file.language, file.text, *file.span_of(location)))
     return tasks
 

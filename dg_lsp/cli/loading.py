@@ -66,7 +66,6 @@ class LoadedModel:
     path: Path
     weights: LlamaModel | Checkpoint
     spec: ModelSpec
-    settings: ModelSettings  # with which it was loaded
     threads: int | None = None  # CPU threads of a step, once they are measured
 
     def facts(self) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def open_local(settings: Settings) -> "tuple[LoadedModel, LlamaDenoiser | Transf
         with tested(path, settings.model) as source:
             model = load_file(path, settings, source=source)
             on_failure.callback(model.weights.close)
-            denoiser = open_denoiser(model)
+            denoiser = open_denoiser(model, settings.model)
             on_failure.callback(denoiser.close)
         on_failure.pop_all()
     return replace(model, threads=denoiser.threads), denoiser
@@ -188,7 +187,7 @@ def load_file(
     name = _name_of(path, settings)
     if path.is_dir():
         checkpoint, spec = read_folder(path, name if name == settings.model.name else "")
-        return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings), settings.model)
+        return LoadedModel(path, checkpoint, _with_user_sampler(spec, settings))
 
     weights = LlamaModel(path, settings.model, check_tensors=check_tensors, source=source)
     try:
@@ -198,7 +197,7 @@ def load_file(
     except BaseException:
         weights.close()
         raise
-    return LoadedModel(path, weights, spec, settings.model)
+    return LoadedModel(path, weights, spec)
 
 
 def _name_of(path: Path, settings: Settings) -> str:
@@ -216,11 +215,11 @@ def _with_user_sampler(spec: ModelSpec, settings: Settings) -> ModelSpec:
         raise SettingsError(f"{key} {error.problem}") from error
 
 
-def open_denoiser(model: LoadedModel) -> "LlamaDenoiser | TransformersDenoiser":
+def open_denoiser(model: LoadedModel, settings: ModelSettings) -> "LlamaDenoiser | TransformersDenoiser":
     """Opens the model's denoiser. Raises as `open_engine` does."""
     if isinstance(model.weights, Checkpoint):
-        return transformers.open_checkpoint(model.weights, model.spec, model.settings, note)
-    return denoiser_for(model.weights, model.spec, model.settings)
+        return transformers.open_checkpoint(model.weights, model.spec, settings, note)
+    return denoiser_for(model.weights, model.spec, settings)
 
 
 def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:

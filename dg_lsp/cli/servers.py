@@ -251,13 +251,11 @@ def status(as_json: Json = False) -> int:
     endpoint = Endpoint.of_user()
     facts = endpoint.query("status")
     tree = {"running": facts is not None} | (facts or {})
-    if as_json:
-        print_json(tree)
-        return 1 if facts is None else 0
     if facts is None and (record := endpoint.read()) is not None:
         tree |= {"crashed_process": record.pid, "log": str(endpoint.log)}
     versions = {running.version for running in endpoint.all_versions()} - {endpoint.version}
-    print_facts(tree | {"other_versions_running": sorted(versions)})
+    show = print_json if as_json else print_facts
+    show(tree | {"other_versions_running": sorted(versions)})
     return 1 if facts is None else 0
 
 

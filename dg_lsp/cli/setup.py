@@ -108,7 +108,7 @@ def measure() -> Plan:
 
     Raises ModelError: llama.cpp does not run.
     """
-    listed = llama_devices("speed")
+    listed = json.loads(models.run_llama_cpp("device_graph", "speed").stdout)
     devices = [device for device in listed["devices"] if device["kind"] in ("gpu", "igpu")]
     speed = _speed(listed["gpu"])
     usable = tuple(ComputeDevice(device["name"], device["kind"], device["memory_free"], *speed) for device in devices)
@@ -130,12 +130,6 @@ def _speed(measured: dict[str, float] | None) -> tuple[float, ...]:
         return ()
     bandwidth, operations = measured["bytes_per_second"], measured["operations_per_second"]
     return bandwidth, _BYTES_OF_WEIGHT * operations / (2 * bandwidth)
-
-
-def llama_devices(*arguments: str) -> dict[str, Any]:
-    """The devices of llama.cpp from a child process. Raises ModelError if it does not run."""
-    listed: dict[str, Any] = json.loads(models.run_llama_cpp("device_graph", *arguments).stdout)
-    return listed
 
 
 def recommend_models(as_json: Json = False) -> int:

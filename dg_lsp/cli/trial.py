@@ -190,7 +190,7 @@ def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
     from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser  # which imports this module
 
     settings: Settings = Settings(model=ModelSettings(**model))
-    denoiser = open_denoiser(load_file(path, settings, check_tensors=True))
+    denoiser = open_denoiser(load_file(path, settings, check_tensors=True), settings.model)
     _test_tokenizer(denoiser.tokenizer)
     with contextlib.suppress(RequestError):  # a context that is too short for the line
         trial_fill(measured_engine(denoiser, settings), _FILL_SECONDS)

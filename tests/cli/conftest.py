@@ -89,7 +89,7 @@ def script(monkeypatch):
 def bench_model(script, monkeypatch, tmp_path):
     """The scripted model with a file of weights, for benchmarks."""
     (tmp_path / "weights").write_bytes(b"0")
-    loaded = loading.LoadedModel(tmp_path / "weights", None, MASK_SPEC, Settings().model, threads=1)
+    loaded = loading.LoadedModel(tmp_path / "weights", None, MASK_SPEC, threads=1)
     monkeypatch.setattr(bench, "open_model", lambda settings: (loading.open_engine(settings), loaded))
     return script
 

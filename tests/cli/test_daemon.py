@@ -43,7 +43,7 @@ def test_status_start_and_stop_with_and_without_a_daemon(dg_lsp, running):
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (0, "stopped\n")
     outcome = dg_lsp("daemon", "status", "--json")
-    assert (outcome.code, outcome.json) == (1, {"running": False})
+    assert (outcome.code, outcome.json) == (1, {"running": False, "other_versions_running": []})
     outcome = dg_lsp("daemon", "stop")
     assert (outcome.code, outcome.err) == (1, "no daemon runs\n")
 

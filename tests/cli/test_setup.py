@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from types import SimpleNamespace
 
 import presets
 import pytest
@@ -31,7 +32,7 @@ GPU_SPEED = {"bytes_per_second": 800e9, "operations_per_second": 80e12}
 def machine(monkeypatch):
     """llama.cpp with a processor; `machine["gpu"] = ...` gives it a GPU."""
     listed = {"devices": [CPU], "cpu": CPU_SPEED, "gpu": None}
-    monkeypatch.setattr(setup, "llama_devices", lambda *_: listed)
+    monkeypatch.setattr(models, "run_llama_cpp", lambda *_: SimpleNamespace(stdout=json.dumps(listed)))
     return listed
 
 
@@ -165,7 +166,7 @@ def test_setup_goes_on_without_a_gpu_that_the_new_llama_cpp_does_not_list(dg_lsp
 
 def test_the_devices_come_from_a_child_process(monkeypatch):
     monkeypatch.undo()
-    assert {device["kind"] for device in setup.llama_devices()["devices"]} >= {"cpu"}
+    assert {device["kind"] for device in json.loads(models.run_llama_cpp("device_graph").stdout)["devices"]} >= {"cpu"}
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/no/library")
     with pytest.raises(ModelError, match=r"llama\.cpp does not run: "):
-        setup.llama_devices()
+        models.run_llama_cpp("device_graph")
