@@ -33,7 +33,6 @@ from dg_lsp.postprocess.brackets import (
 # the excerpt that is parsed
 
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
-_TYPE_END = re.compile(r"[\w*&>]$")  # of a return type on a line of its own
 _FLAT_END = re.compile(r"^(?:[^\s#][^\n]*\n+(?=\})|#[^\n]*\n{2,}(?=\}(?!;)))", re.MULTILINE)
 """Before the end of a block without indentation: a namespace."""
 _BOUNDARY = re.compile(r"\n(?:(?<=\A\n)|(?<=[;}\n]\n))\n*(?=(?P<indentation> *)[^\s)\]}])")  # between two statements
@@ -52,7 +51,6 @@ class Excerpt:
     head: str = ""  # opens blocks around `above`; not in the file
     tail: str = ""  # closes blocks that the file closes behind `below`
     is_cut: bool = False  # the file has text above `above`
-    is_whole: bool = True  # its blocks begin and end in it
     following: str = ""  # the text of which `below` is the beginning
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
@@ -84,19 +82,14 @@ class Excerpt:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
         at_margin = [match for match in landmarks if not match["indentation"]]
-        is_known = True
         container = ("", "")
         first = at_margin[-1] if at_margin else None
         if is_cut and first is None:
             first = landmarks[0]
-            is_known = False
-            if not language.checks_broken and (inner := _innermost(landmarks, above, line_prefix)):
+            if inner := _innermost(landmarks, above, line_prefix):
                 first = inner
-                is_known = True
                 container = _container(inner, language)
-        above = above[_start_of(above, first.start(), language) :] if first else above
-        if language.has_macros and (ended := list(_FLAT_END.finditer(above))):
-            above = above[ended[-1].end() :].partition("\n")[2]
+        above = above[_start_of(above, first.start()) :] if first else above
         return cls(
             above,
             line_prefix,
@@ -105,7 +98,6 @@ class Excerpt:
             language,
             head=container[0] and container[0] + "\n",
             is_cut=is_cut or bool(first and first.start() > 0),
-            is_whole=is_known,
             following=line_end + below,
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
@@ -193,9 +185,8 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
-    is_whole = excerpt.is_whole and end.is_known
     is_following_cut = end.at < len(excerpt.following) or excerpt.is_following_cut
-    return replace(excerpt, below=below, tail=tail, is_whole=is_whole, is_following_cut=is_following_cut)
+    return replace(excerpt, below=below, tail=tail, is_following_cut=is_following_cut)
 
 
 def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Match[str]], int]:
@@ -241,7 +232,6 @@ class _End:
     at: int
     depth: int
     is_cut: bool = True  # the file goes on
-    is_known: bool = True  # a definition ends there
 
 
 @lru_cache(maxsize=4)  # most fills of a gap leave the text below as it is
@@ -263,25 +253,25 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
         margins = (match.start() for match in language.landmark.finditer(below) if not match["indentation"])
         at_margin = list(islice(margins, 1, 2))  # decorators need the first one
         if ends := [*block_end, *at_margin]:
-            return _End(_start_of(below, min(ends), language), 0)
+            return _End(_start_of(below, min(ends)), 0)
     if not is_cut:
         return _End(len(below), depth, is_cut=False)
-    deep_enough = [match for match in language.landmark.finditer(below) if len(match["indentation"]) >= depth]
-    if len(deep_enough) > 1:  # the first one may belong to decorators above it
-        return _End(_start_of(below, deep_enough[-1].start(), language), len(deep_enough[-1]["indentation"]))
+    landmarks = list(language.landmark.finditer(below))
+    if len(landmarks) > 1:  # the first one may belong to decorators above it
+        return _End(_start_of(below, landmarks[-1].start()), len(landmarks[-1]["indentation"]))
     # the first line end is that of the cursor's line, which may be unfinished
-    between = [match for match in _BOUNDARY.finditer(below) if match.start() and len(match["indentation"]) >= depth]
+    between = [match for match in _BOUNDARY.finditer(below) if match.start()]
     if between:
         return _End(between[-1].end(), len(between[-1]["indentation"]))
-    return _End(below.rfind("\n") + 1, depth, is_known=False)
+    return _End(below.rfind("\n") + 1, depth)
 
 
-def _start_of(text: str, at: int, language: Language) -> int:
-    """Where the decorators, attributes and return type begin that precede a landmark at offset `at`."""
+def _start_of(text: str, at: int) -> int:
+    """Where the decorators and attributes begin that precede a landmark at offset `at`."""
     while at:
         start = text.rfind("\n", 0, at - 1) + 1
         line = text[start : at - 1]
-        if not (_HEADER.match(line) or (language.has_macros and _TYPE_END.search(line))):
+        if not _HEADER.match(line):
             break
         at = start
     return at
@@ -342,7 +332,6 @@ def _last_element(below: str, closers: str, language: Language) -> str:
 # the judgement of a fill in it
 
 MAX_SHORTER = 6  # most lines that are removed from the end of a fill to make it valid
-MAX_ERRORS = 40  # a text with more is in no known state: the inside of a string, another dialect
 NEAR = 10  # lines around a gap in which an error is evidence against the fill
 MAX_SECONDS = 0.25  # processor time of all parses of a judgement, which takes a few milliseconds
 MAX_FILLERS = 3  # texts that are tried in a gap: each is a parse
@@ -414,9 +403,7 @@ class Surroundings:
         Most important in files that are being written, where text is missing that later lines will have.
         """
         if self.language.checks_broken:
-            num_before = self.num_errors("")
-            is_prose = num_before > MAX_ERRORS  # of a long docstring
-            return is_prose or (num_before > 0 and self._can_be_finished(fill, alone=num_known > 0))
+            return self.num_errors("") > 0 and self._can_be_finished(fill, alone=num_known > 0)
         return (
             not self._are_near(errors, fill)
             or self._is_macro(fill)
@@ -432,7 +419,7 @@ class Surroundings:
 
     def _is_known(self) -> bool:
         """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
-        return self._gap.is_whole and (not self._errors(self._gap.text("")) or self._is_sound())
+        return not self._errors(self._gap.text("")) or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's.
@@ -458,12 +445,10 @@ class Surroundings:
         if not self.language.has_macros:
             return False
         before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
-        filled, without = (balance(before + text + after, self.language) for text in (fill, ""))
+        filled = balance(before + fill + after, self.language)
         is_inside = balance(after, self.language).strays != filled.strays  # of a block that begins above
-        if self._gap.is_cut and is_inside and not filled.mismatch and not filled.closers:  # `}` of a namespace around
-            return True
-        fits = filled.num_unmatched == 0 or filled.num_unmatched < without.num_unmatched
-        return fits and self.num_errors("") > 0
+        is_namespace = self._gap.is_cut and is_inside and not filled.closers  # its `}` stands alone
+        return is_namespace or (filled.num_unmatched == 0 and self.num_errors("") > 0)
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""

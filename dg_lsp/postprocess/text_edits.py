@@ -49,7 +49,7 @@ def cut_lines(text: str, max_lines: int | None) -> str:
 
 
 def cut_loops(text: str, language: Language = PLAIN) -> str:
-    """`text` up to the first of three equal consecutive lines; elements and markup, if nothing else follows."""
+    """`text` up to the first of three equal consecutive lines; markup, if nothing else follows."""
     lines = text.split("\n")
     for i in range(len(lines) - 2):
         line = lines[i].strip()
@@ -57,8 +57,7 @@ def cut_loops(text: str, language: Language = PLAIN) -> str:
         is_loop = lines[i + 1].strip() == line and lines[i + 1] == lines[i + 2]
         if is_loop and any(map(str.isalnum, line)):
             is_end = all(line.startswith(following.strip()) for following in lines[i + 3 :])
-            may_repeat = language.has_tags or line.endswith(",")
-            return text if may_repeat and not is_end else "\n".join(lines[: i + 1])
+            return text if language.has_tags and not is_end else "\n".join(lines[: i + 1])
     return text
 
 
@@ -237,10 +236,8 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
                 if after < before or (after == before and _is_repeat(kept, rest, size)):
                     return kept
     for at in range(1, len(fill)):
-        if fill.startswith(rest, at):
-            is_remark = bool(language.comment) and fill[at + len(rest) :].lstrip().startswith(language.comment)
-            if is_remark or num_unmatched(fill[:at]) < min(before, num_typed + 1):
-                return fill[:at]
+        if fill.startswith(rest, at) and num_unmatched(fill[:at]) < min(before, num_typed + 1):
+            return fill[:at]
     return fill
 
 
@@ -251,13 +248,9 @@ def _num_alone(text: str, language: Language) -> int:
 
 def _is_repeat(body: str, rest: str, size: int) -> bool:
     """True if the first `size` characters of `rest` at the end of the fill are more than a coincidence."""
-    head = rest[:size]
-    if not head.strip():
-        # one duplicate blank between two words; several blanks are an indentation at the end of the fill
-        return size == 1 and body[-1:].strip() != "" and rest[1:2].strip() != ""
     if is_word(rest[size - 1 : size]) and is_word(rest[size : size + 1]):
         return False
-    return size >= MIN_DISTINCTIVE or not (is_word(head[0]) and is_word(body[-1:]))
+    return size >= MIN_DISTINCTIVE or not (is_word(rest[0]) and is_word(body[-1:]))
 
 
 _EXPRESSION = re.compile(r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*\})*\}")
@@ -316,13 +309,7 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     usual.update(line for line, num in Counter(below).items() if num > 1)
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
-        # short lines such as `0,` may legitimately occur twice
-        is_typed = i == 0 and bool(cursor.line_prefix.strip())
-        if (
-            lines[i].strip()
-            and _is_copy(merged, below, usual, language)
-            and (not is_typed or _is_distinctive(merged[0]))
-        ):
+        if lines[i].strip() and _is_copy(merged, below, usual, language):
             return "\n".join(lines[:i])
     return fill
 
@@ -416,9 +403,9 @@ def _is_copy(lines: list[str], below: Sequence[str], usual: set[str], language: 
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(lines, below, strict=False))
     copied = [line for line, _ in pairs]
     if not copied or len(copied) == min(len(lines), len(below)):
+        # short elements such as `0,` may legitimately occur twice
         is_element = len(copied) == 1 and copied[0].endswith(",") and len(copied[0].strip()) < MIN_COPIED
-        is_remark = len(copied) == 1 and bool(language.comment) and copied[0].strip() == language.comment
-        return bool(copied) and not is_remark and not (is_element and copied[0] in usual)
+        return bool(copied) and not (is_element and copied[0] in usual)
     are_marks = all(line.lstrip().startswith(("@", "#[")) for line in copied)  # decorators, annotations
     is_usual = language.has_tags or are_marks or usual.issuperset(copied)
     return not is_usual and (len(copied) > 1 or _is_distinctive(lines[0], MIN_COPIED))

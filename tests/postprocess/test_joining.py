@@ -90,6 +90,7 @@ def test_a_right_fill_is_kept(language, marked, fill):
         pytest.param("json", ARRAY, '"a": [1, 2}', id="a key between the elements of a long file"),
         pytest.param("ruby", MODULE, "x = = 1", id="two operators in a long file"),
         pytest.param("cpp", NAMESPACE, "return f(;", id="an open bracket in a long file"),
+        pytest.param("c", "int f() {\n  ¦\n}\n", "int a = = 1;", id="two operators beside brackets that fit"),
     ],
 )
 def test_a_mistake_is_refused(language, marked, fill):
