@@ -82,16 +82,14 @@ def with_closers(before: str, fill: str, num: int, language: Language) -> str:
     return closed
 
 
-def without_long_strings(text: str, language: Language) -> tuple[str, int]:
+def without_long_strings(text: str, language: Language) -> str:
     """`text` with form feeds in place of strings and comments of several lines and of the rest of their last line.
 
     The lines of such a string are no code: neither their words nor their indentation have a meaning. A form feed is a
-    blank and no indentation. With the offset of the one in which the text ends, else the text's length.
+    blank and no indentation.
     """
     parts = list[str]()
     done = 0
-    start = len(text)
-    end = 0
     for match in _piece(language).finditer(text):
         if match[0] in _BRACKETS:
             continue
@@ -103,8 +101,7 @@ def without_long_strings(text: str, language: Language) -> tuple[str, int]:
                 lines = text[max(start, done) : end].split("\n")
                 parts += text[done:start], "\n".join("\f" * len(line) for line in lines)
                 done = end
-    unfinished = start if end == len(text) else len(text)
-    return "".join((*parts, text[done:])), unfinished
+    return "".join((*parts, text[done:]))
 
 
 @lru_cache(None)

@@ -50,11 +50,10 @@ class Excerpt:
     language: Language
     head: str = ""  # opens blocks around `above`; not in the file
     tail: str = ""  # closes blocks that the file closes behind `below`
-    is_cut: bool = False  # the file has text above `above`
+    is_cut: bool = False  # the file has more text than is looked at above the gap
     following: str = ""  # the text of which `below` is the beginning
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
-    num_open: int = 0  # characters before the gap from the start of the string or line on in which it is
     is_following_cut: bool = False  # the file has more text than `following`
     is_file_end: bool = False  # only ends of blocks follow the gap: others may stay open in an unfinished file
 
@@ -73,11 +72,7 @@ class Excerpt:
         above = before[min(start, line_start) : line_start]
         line_prefix = before[line_start:]
         line_rest, line_end, below = after[:REACH].partition("\n")
-        landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
-        if is_cut and not landmarks:
-            above = before[before.find("\n") + 1 : line_start]
-            landmarks, num_read = _landmarks(above + line_prefix, is_cut, language)
-            landmarks = landmarks[-1:]
+        landmarks = _landmarks(above + line_prefix, is_cut, language)
         if is_cut and not landmarks:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
@@ -97,11 +92,10 @@ class Excerpt:
             "",
             language,
             head=container[0] and container[0] + "\n",
-            is_cut=is_cut or bool(first and first.start() > 0),
+            is_cut=is_cut,
             following=line_end + below,
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
-            num_open=max(len(line_prefix), min(num_read, len(above) + len(line_prefix))),
             is_following_cut=len(after) > REACH,
             is_file_end=not language.checks_broken and len(after) <= REACH and bool(_FILE_END.fullmatch(after)),
         )
@@ -131,21 +125,17 @@ class Excerpt:
         return after + (closers and f"\n{_last_element(fill + after, closers, self.language)}{closers}\n")
 
     def unclosed(self, fill: str) -> str:
-        """What closes the blocks above the gap that the file does not: the line below is no deeper than their headers.
+        """What closes the blocks above the gap that the file leaves open.
 
-        Brackets at the end of a file are not among them: `after` has those.
+        Their headers are at least as deep as the line below.
         """
-        if self.language.checks_broken:
-            return ""
         before = self.above + self.line_prefix
         depth = None if (self.line_prefix + fill).strip() else depth_of(self.line_prefix)
         closers_by_depth = list(_word_closers((before + fill + self.line_rest).split("\n"), self.language, depth))
-        if not self.is_file_end:
-            unmatched = balance(before + fill, self.language)
-            for at in unmatched.openings:
-                header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
-                if at < len(before) and header.rstrip().endswith(OPENERS):
-                    closers_by_depth.append((depth_of(header), CLOSER_OF[before[at]]))
+        for at in balance(before + fill, self.language).openings:
+            header = before[before.rfind("\n", 0, at) + 1 :].partition("\n")[0]
+            if at < len(before) and header.rstrip().endswith(OPENERS):
+                closers_by_depth.append((depth_of(header), CLOSER_OF[before[at]]))
         below = first_line(self.following.split("\n"))
         is_end = self.language.block_end is not None and self.language.block_end.match(below)
         least = depth_of(below) + bool(is_end)  # that line closes the block of its own depth
@@ -164,11 +154,8 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     language = excerpt.language
     line_rest = excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
-    start = len(before) - len(fill) - excerpt.num_open
-    code, num_known = without_long_strings(before[start:] + line_rest + excerpt.following, language)
-    num_read = len(before) - start + len(line_rest)
-    # a string or comment below the gap whose end is not near is left out
-    code = code[num_read : num_known if excerpt.is_following_cut and num_known > num_read else None]
+    line = excerpt.line_prefix + fill + line_rest
+    code = without_long_strings(line + excerpt.following, language)[len(line) :]
     unmatched = balance(before, language)
     last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
@@ -178,9 +165,7 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     if end.is_cut and unmatched.quote:  # what a fill inside of a string contains closes nothing
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
-        # a string or comment that begins above the gap is no code; strings below it have brackets behind them
-        num_open = len(code) - len(code.lstrip("\f\n"))
-        brackets = balance(line_rest + code[:num_open] + below[num_open:], language)
+        brackets = balance(line_rest + below, language)
         closers = _closers(unmatched, brackets, before, line_rest + code, end.depth, language) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
@@ -189,13 +174,13 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     return replace(excerpt, below=below, tail=tail, is_following_cut=is_following_cut)
 
 
-def _landmarks(text: str, is_cut: bool, language: Language) -> tuple[list[re.Match[str]], int]:
-    """The landmarks outside of strings and comments; the length of the string or comment in which the text ends."""
+def _landmarks(text: str, is_cut: bool, language: Language) -> list[re.Match[str]]:
+    """The landmarks outside of strings and comments."""
     assert language.landmark is not None
     first = language.landmark.search(text) if is_cut else None
     start = first.start() if first else 0  # the text before may begin inside of a string
-    code, unfinished = without_long_strings(text[start:], language)
-    return list(language.landmark.finditer(text[:start] + code, start)), len(code) - unfinished
+    code = without_long_strings(text[start:], language)
+    return list(language.landmark.finditer(text[:start] + code, start))
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:

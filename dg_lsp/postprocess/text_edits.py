@@ -139,7 +139,7 @@ def cut_at_margin(fill: str, cursor: Cursor, language: Language) -> str:
     if len(lines) < 3 or not has_scopes or not depth_of(cursor.line_prefix + lines[0]):
         return fill
     whole = "\n".join((*cursor.above, cursor.line_prefix + fill))
-    code = without_long_strings(whole, language)[0].split("\n")[-len(lines) :]
+    code = without_long_strings(whole, language).split("\n")[-len(lines) :]
     for i in range(2, len(lines)):
         is_free = language.has_macros and re.match(r"#|\w+:$", code[i])  # a directive or a label
         if code[i].strip() and not depth_of(code[i]) and not lines[i - 1].strip() and not is_free:

@@ -27,6 +27,7 @@ DOCUMENTED = '[a]\nb = """\nText.\n\n[c]: d\n¦\ne = [\n  1,\n]\n\n[f]\n'
 HEADER = "// A header.\n\n¦\n#define A_H\n\n#include <a.h>\n\nint f(void);\n\nint g(void);\n\n#endif\n"
 SNAPSHOT = '  expect(a).toBe(`\n    {\n      "b": 1,\n    }\n  `);\n\n'
 SNAPSHOTS = "test('a', () => {\n" + SNAPSHOT * 120 + "  const a = z.object({\n    b,\n  ¦\n" + SNAPSHOT * 120 + "});\n"
+UNFINISHED = "module A\n  class B\n    def c(a)\n      d(a)\n    end\n\n    "
 CALLS = "".join(f"test('a{i}', () => {{\n  const b = c({i});\n\n  expect(b).toBe({i});\n}});\n\n" for i in range(90))
 TITLE = f"{CALLS}test('a¦\n  const b = d();\n\n  expect(b).toBe(1);\n}});\n\n{CALLS}"
 COMMENT = "/**\n" + " * Don't `a(` (b, [c or {d.\n" * 150
@@ -52,6 +53,8 @@ def test_a_fill_is_kept_as_far_as_its_language_and_its_file_allow_it(language, m
     [
         *cases("unfinished_files", "fill"),
         *cases("positions", "fill"),
+        pytest.param("ruby", f"{UNFINISHED}¦\n", "x = 1\n\n    def f(a)\n      d(a)", id="ruby: an open block"),
+        pytest.param("lua", "local c = b\n¦\n", "if c then\n  d()\nelse\n  e()", id="lua: an open block"),
         # its other end is outside of the parsed text
         pytest.param("rust", TESTS, 'let c = r"', id="it opens a string that ends below"),
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
