@@ -7,7 +7,7 @@ accepts `print x`), see `keep_parsing`.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -35,7 +35,6 @@ from dg_lsp.postprocess.brackets import (
 _HEADER = re.compile(r"\s*(?:@|#\[|\[|template\b)")  # begins a definition on the line above its landmark
 _FLAT_END = re.compile(r"^(?:[^\s#][^\n]*\n+(?=\})|#[^\n]*\n{2,}(?=\}(?!;)))", re.MULTILINE)
 """Before the end of a block without indentation: a namespace."""
-_BOUNDARY = re.compile(r"\n(?:(?<=\A\n)|(?<=[;}\n]\n))\n*(?=(?P<indentation> *)[^\s)\]}])")  # between two statements
 _FILE_END = re.compile(r"(?:[\s)\]};,]|\b(?:end|fi|done|esac)\b)*")  # behind a cursor that stands at the end of a file
 
 
@@ -166,7 +165,7 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
         closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
     elif end.is_cut:
         brackets = balance(line_rest + below, language)
-        closers = _closers(unmatched, brackets, before, line_rest + code, end.depth, language) + closers
+        closers = _closers(unmatched, brackets, before, line_rest + code, end.depth) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
@@ -244,10 +243,6 @@ def _end(below: str, depth: int, language: Language, *, last_line: str, is_cut: 
     landmarks = list(language.landmark.finditer(below))
     if len(landmarks) > 1:  # the first one may belong to decorators above it
         return _End(_start_of(below, landmarks[-1].start()), len(landmarks[-1]["indentation"]))
-    # the first line end is that of the cursor's line, which may be unfinished
-    between = [match for match in _BOUNDARY.finditer(below) if match.start()]
-    if between:
-        return _End(between[-1].end(), len(between[-1]["indentation"]))
     return _End(below.rfind("\n") + 1, depth)
 
 
@@ -262,22 +257,20 @@ def _start_of(text: str, at: int) -> int:
     return at
 
 
-def _closers(unmatched: Balance, brackets: Balance, above: str, below: str, depth: int, language: Language) -> str:
+def _closers(unmatched: Balance, brackets: Balance, above: str, below: str, depth: int) -> str:
     """What closes the blocks around a line of this depth behind `below`.
 
     They were opened below the gap (`brackets`) or above it (`unmatched`).
     """
     # a line below the gap that is less deep than its content ends a block above the gap
-    least = min([depth, *map(depth_of, _indented(below.split("\n")[1:], language))])
-    closers_by_depth = [
-        (depth_of(header), closer)
+    least = min([depth, *(depth_of(line) for line in below.split("\n")[1:] if line.strip())])
+    closers = [
+        closer
         for text, opened, limit in ((below, brackets, depth), (above, unmatched, least))
-        for closer, header, content in _open_blocks(text, opened, below, language)
+        for closer, header, content in _open_blocks(text, opened, below)
         if depth_of(header) < limit or (content and depth_of(content) <= limit)
     ]
-    closers_by_depth += _word_closers((above + below).split("\n"), language, depth)
-    closers_by_depth.sort(key=itemgetter(0), reverse=True)
-    return "\n".join(closer for _, closer in closers_by_depth if closer)
+    return "\n".join(closers)
 
 
 def _word_closers(lines: Sequence[str], language: Language, depth: int | None = None) -> Iterator[tuple[int, str]]:
@@ -292,17 +285,11 @@ def _word_closers(lines: Sequence[str], language: Language, depth: int | None = 
             yield least, closer
 
 
-def _indented(lines: Iterable[str], language: Language) -> Iterator[str]:
-    """The lines whose indentation has a meaning: not the blank ones, and no directives of a preprocessor."""
-    return (line for line in lines if line.strip() and not (language.has_macros and line.startswith("#")))
-
-
-def _open_blocks(text: str, unmatched: Balance, following: str, language: Language) -> Iterator[tuple[str, str, str]]:
+def _open_blocks(text: str, unmatched: Balance, following: str) -> Iterator[tuple[str, str, str]]:
     """For each open bracket what closes it, its line, and the first line of its content if it ends its own line."""
     for closer, at in zip(unmatched.closers, unmatched.openings, strict=True):
         rest, _, behind = text[at + 1 :].partition("\n")
-        lines = _indented((*behind.split("\n"), *following.split("\n")[1:]), language)
-        content = next(lines, "") if not rest.strip() else ""
+        content = first_line((*behind.split("\n"), *following.split("\n")[1:])) if not rest.strip() else ""
         is_closed = content.lstrip().startswith(CLOSERS)
         yield closer, text[text.rfind("\n", 0, at) + 1 :], "" if is_closed else content
 
@@ -448,11 +435,8 @@ class Surroundings:
         opening, closing = whole.mismatch
         start = len(part.before)
         end = start + len(fill)
-        if opening >= start or start <= closing < end:
-            return opening < end + len(part.line_rest)
-        # a fill of several lines that closes nothing may leave its block open
-        leaves_open = "\n" in fill and not balance(part.line_prefix + fill, self.language).strays
-        return closing >= end and not leaves_open and not self.language.has_macros
+        is_in_fill = opening >= start or start <= closing < end
+        return is_in_fill and opening < end + len(part.line_rest)
 
     def strands_block(self, fill: str) -> bool:
         """True if the next line is deeper than the fill's last line, which opens no block. Grammars accept that.

@@ -55,6 +55,7 @@ def test_a_fill_is_kept_as_far_as_its_language_and_its_file_allow_it(language, m
         *cases("positions", "fill"),
         pytest.param("ruby", f"{UNFINISHED}¦\n", "x = 1\n\n    def f(a)\n      d(a)", id="ruby: an open block"),
         pytest.param("lua", "local c = b\n¦\n", "if c then\n  d()\nelse\n  e()", id="lua: an open block"),
+        pytest.param("javascript", "function f(a) {\n  g(a, [\n    ¦\n}\n", "b,", id="brackets that stay open"),
         # its other end is outside of the parsed text
         pytest.param("rust", TESTS, 'let c = r"', id="it opens a string that ends below"),
         pytest.param("toml", DOCUMENTED, '"""', id="it ends a string with a line like code"),
