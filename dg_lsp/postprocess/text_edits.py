@@ -7,7 +7,6 @@ import codecs
 import itertools
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -306,7 +305,6 @@ def drop_below(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
         return fill
     lines = fill.split("\n")
     usual = {line.rstrip() for line in cursor.above}
-    usual.update(line for line, num in Counter(below).items() if num > 1)
     for i in range(len(lines)):
         merged = _in_buffer(lines[i:], cursor if i == 0 else None)
         if lines[i].strip() and _is_copy(merged, below, usual, language):
