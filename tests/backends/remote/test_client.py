@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from gates import wait_until
 from lying_server import CERTIFICATES, HEAD, LyingServer, chunked, endless, events, read_request, reply, silent
-from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote import client
 from dg_lsp.backends.remote.client import RemoteModel
@@ -16,6 +15,8 @@ from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError, SettingsError
 from dg_lsp.settings import RemoteSettings
+
+from .conftest import last_answer
 
 PROMPT = Prompt("def area(w, h):\n    return ", "\n", path="shapes.py", language="python")
 QUERY = RemoteQuery(RemoteTask.FILL, PROMPT, 64)
@@ -28,12 +29,6 @@ def serve():
     """Starts servers with `serve(*answers, models=None, tls=None)`."""
     with ExitStack() as servers:
         yield lambda *answers, **options: servers.enter_context(closing(LyingServer(*answers, **options)))
-
-
-@pytest.fixture
-def model_of():
-    with remote_models() as call:
-        yield call
 
 
 def choice(text, reason=None, index=0):

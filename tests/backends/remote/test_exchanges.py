@@ -8,37 +8,32 @@ from pathlib import Path
 
 import pytest
 from lying_server import LyingServer, events, reply
-from remote_models import last_answer, remote_models
 
 from dg_lsp.backends.remote.dialects import RemoteQuery, RemoteTask
 from dg_lsp.context.window import Prompt
 from dg_lsp.errors import RemoteError
+
+from .conftest import last_answer
 
 EXCHANGES = tomllib.loads(Path(__file__).with_name("exchanges.toml").read_text(encoding="utf-8"))["exchange"]
 PAGE = Path(__file__).parents[3] / "docs/howto/engines.md"
 QUERY = RemoteQuery(RemoteTask.FILL, Prompt("def area(w, h):\n    return ", "\n", path="a.py", language="python"), 64)
 
 
-@pytest.fixture
-def replay():
-    """Sends a fill to a server that gives the response of an exchange: the answer, and the fields of the request."""
-    with remote_models() as open_model:
-
-        def call(exchange):
-            stream = exchange.get("events")
-            response = events(*stream) if stream else reply(exchange["body"], exchange.get("status", "200 OK"))
-            with closing(LyingServer(response)) as server:
-                try:
-                    return last_answer(open_model(server.url, **exchange["settings"]), QUERY), server.requests[0]
-                except RemoteError as error:
-                    return error, server.requests[0]
-
-        yield call
+def replay(exchange, model_of):
+    """The answer of a server with the response of an exchange, or its error; and the request that it received."""
+    stream = exchange.get("events")
+    response = events(*stream) if stream else reply(exchange["body"], exchange.get("status", "200 OK"))
+    with closing(LyingServer(response)) as server:
+        try:
+            return last_answer(model_of(server.url, **exchange["settings"]), QUERY), server.requests[0]
+        except RemoteError as error:
+            return error, server.requests[0]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange["id"])
-def test_an_exchange_with_an_engine_gives_its_answer_or_names_the_setting_to_change(exchange, replay):
-    answer, request = replay(exchange)
+def test_an_exchange_with_an_engine_gives_its_answer_or_names_the_setting_to_change(exchange, model_of):
+    answer, request = replay(exchange, model_of)
     sent = json.loads(request.partition(b"\r\n\r\n")[2])
     assert {name: sent.get(name) for name in exchange.get("sent", ())} == exchange.get("sent", {})
     assert not set(exchange.get("absent", ())) & set(sent)
