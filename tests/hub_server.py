@@ -1,37 +1,49 @@
 """A model hub on this machine: the part of the real interface that a download needs, and ways to fail."""
 
-import contextlib
 import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from urllib.parse import unquote, urlsplit
 
+from lying_server import LyingServer, reply
+
 COMMIT = "c0ffee" + 34 * "0"
+END_OF_HEAD = b"\r\n\r\n"
 
 
-class HubServer(ThreadingHTTPServer):
+class HubServer(LyingServer):
     """Serves `files`, by path, as one repository."""
 
-    daemon_threads = True
-
     def __init__(self, repository, files):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__()
         self.repository = repository
         self.files = files
         self.failures = {}
         """Status and headers of the answers to requests whose path contains the key."""
-        self.requests = []
-        """Their paths."""
+        self.endpoint = self.url
 
-    def handle_error(self, request, client_address):
-        """Several tests close the connection early."""
+    def answer_to(self, request):
+        """`requests` has the paths."""
+        method, target, _ = request.decode().split(" ", 2)
+        path = unquote(urlsplit(target).path)
+        self.requests.append(path)
+        answer = self._whole_answer(path)
+        return answer.partition(END_OF_HEAD)[0] + END_OF_HEAD if method == "HEAD" else answer
 
-    @property
-    def endpoint(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
+    def _whole_answer(self, path):
+        failure = next((failure for part, failure in self.failures.items() if part in path), None)
+        if failure is not None:
+            status, headers = failure
+            return reply("{}", f"{status} Failure", **headers)
+        if path.startswith(f"/api/models/{self.repository}/revision/"):
+            return reply(json.dumps({"id": self.repository, "sha": COMMIT, "siblings": [*self._entries()]}))
+        folder = f"/{self.repository}/resolve/{COMMIT}/"
+        if path.startswith(folder):
+            content = self.files[path.removeprefix(folder)]
+            return reply(content, ETag=f'"{hashlib.sha256(content).hexdigest()}"', X_Repo_Commit=COMMIT)
+        return reply("{}", "404 Not Found", X_Error_Code="RepoNotFound")
 
-    def entries(self):
+    def _entries(self):
         for path, content in self.files.items():
             entry = {"rfilename": path, "size": len(content), "blobId": 40 * "1"}
             if not path.endswith(".json"):  # which is stored in git itself, without a SHA-256
@@ -40,48 +52,5 @@ class HubServer(ThreadingHTTPServer):
             yield entry
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        hub, path = self.server, unquote(urlsplit(self.path).path)
-        hub.requests.append(path)
-        failure = next((failure for part, failure in hub.failures.items() if part in path), None)
-        if failure is not None:
-            self.answer(failure[0], b"{}", failure[1])
-        elif path.startswith(f"/api/models/{hub.repository}/revision/"):
-            self.answer(200, json.dumps({"id": hub.repository, "sha": COMMIT, "siblings": [*hub.entries()]}).encode())
-        elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
-            content = hub.files[path.split(f"/resolve/{COMMIT}/")[1]]
-            etag = f'"{hashlib.sha256(content).hexdigest()}"'
-            self.answer(200, content, {"ETag": etag, "X-Repo-Commit": COMMIT})
-        else:
-            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    def answer(self, status, body, headers=None):
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-
-@contextlib.contextmanager
 def serving(repository, files):
-    server = HubServer(repository, files)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return closing(HubServer(repository, files))

@@ -40,6 +40,13 @@ class LyingServer:
         self._server.shutdown()
         self._server.server_close()
 
+    def answer_to(self, request):
+        if request.startswith(b"GET "):
+            self.asked.append(request)
+            return self._models
+        self.requests.append(request)
+        return self.answers[min(len(self.requests), len(self.answers)) - 1]
+
     def _answer(self, connection):
         with suppress(OSError):
             if self._tls is not None:
@@ -47,9 +54,7 @@ class LyingServer:
             request = read_request(connection)
             if not request:
                 return
-            is_get = request.startswith(b"GET ")
-            (self.asked if is_get else self.requests).append(request)
-            answer = self._models if is_get else self.answers[min(len(self.requests), len(self.answers)) - 1]
+            answer = self.answer_to(request)
             if callable(answer):
                 answer(self, connection)
             else:
