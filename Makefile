@@ -32,6 +32,7 @@ DIGEST := import hashlib, pathlib, sys; wheel = pathlib.Path(sys.argv[1]); \
 ANSWER := .+
 TRAIN_TEST = cd training && ../$(BIN)/python -m pytest -q -n auto --dist loadfile
 BENCHMARKS_TEST = cd benchmarks && ../$(BIN)/python -m pytest -q -n auto --dist loadfile
+STYLUA := $(CURDIR)/$(VENV)/editors/stylua
 NPM := PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" npm --prefix $(EXTENSION) --silent
 
 .DELETE_ON_ERROR:
@@ -48,6 +49,9 @@ demo: $(BASE)  ## install what a user needs, complete a line of a sample, and ch
 	  { echo 'This is not a right answer. $(BIN)/dg-lsp doctor checks the installation.' >&2; exit 1; }
 
 test: check docs editors $(RUNTIME) $(BROWSER) $(BWRAP)  ## install what a developer needs; all checks, all tests
+	@[ ! -e $(STYLUA)/node_modules ] || PATH="$(CURDIR)/$(VENV)/editors/bin:$$PATH" \
+	  node tests/editors/nvim/stylua.mjs $(STYLUA) editors/nvim/stylua.toml $$(find editors/nvim -name '*.lua') || \
+	  { echo 'StyLua formats the files above in another way: add --fix to its command in the Makefile.' >&2; exit 1; }
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 	$(TRAIN_TEST)
 	$(BENCHMARKS_TEST)

@@ -13,7 +13,6 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PLUGIN = ROOT / "editors" / "nvim"
-LUA = sorted(PLUGIN.rglob("*.lua"))
 SERVER = [sys.executable, "-m", "dg_lsp", "lsp", "--stdio"]
 REASON = "dg-mini knows Python only; choose another model: dg-lsp setup"
 NUM_CLIENTS = "return #vim.lsp.get_clients({ name = 'dg_lsp', bufnr = 0 })"
@@ -188,19 +187,3 @@ def test_the_status_names_why_the_bundled_model_completes_no_typescript(launch):
     assert REASON in editor.health()
     editor.open("total = 1\n", name="a.py")  # its status is `ready`
     editor.close()
-
-
-def test_the_lua_is_formatted_with_stylua():
-    modules = Path(sys.prefix) / "editors" / "stylua"
-    node = next(
-        (path for path in (modules.parent / "bin/node", shutil.which("node")) if path and Path(path).exists()), None
-    )
-    if node is None or not (modules / "node_modules").exists():
-        pytest.skip("no stylua: run make editors")
-    done = subprocess.run(
-        [str(node), str(HERE / "stylua.mjs"), str(modules), str(PLUGIN / "stylua.toml"), *map(str, LUA)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
