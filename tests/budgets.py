@@ -35,14 +35,16 @@ def parts() -> Iterator[Part]:
 
 
 def main() -> int:
-    """Prints the table; returns 1 if a part is above its budget."""
+    """Prints the table; returns 1 if a part is above its budget, or has no files."""
     print(f"{'lines of Python':20} {'now':>7} {'budget':>7} {'goal':>7}")
-    is_above = False
+    has_problem = False
     for name, size, budget, goal in parts():
-        excess = f"  {size - budget:,} above the budget" if size > budget else ""
-        print(f"{name:20} {size:>7,} {budget:>7,} {goal:>7,}{excess}")
-        is_above |= size > budget
-    return int(is_above)
+        problem = f"  {size - budget:,} above the budget" if size > budget else ""
+        if size == 0:
+            problem = "  no files match its patterns"
+        print(f"{name:20} {size:>7,} {budget:>7,} {goal:>7,}{problem}")
+        has_problem |= bool(problem)
+    return int(has_problem)
 
 
 if __name__ == "__main__":
