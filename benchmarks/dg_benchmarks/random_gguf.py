@@ -26,7 +26,6 @@ from dg_lsp.models.convert import ModelParts, write_model
 _SAMPLE_ROWS = 64
 _BY_NAME = {kind.name: kind for kind in TENSOR_TYPES.values()}
 _FILE_TYPES = {"Q4_K": 15, "Q8_0": 7, "F16": 1}
-TYPES = tuple(_FILE_TYPES)
 _SPECIALS = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<|tool_response>", 100: "<|channel>"} | {
     101: "<channel|>",
     105: "<|turn>",
@@ -55,11 +54,6 @@ def write_random(shape: Shape, kind: str, target: Path) -> Path:
     main = (vector("rope_freqs.weight", divisors), *tensors)
     write_model(ModelParts(values, main, tuple(_side(shape))), target)
     return target
-
-
-def total_bytes(shape: Shape, kind: str) -> int:
-    """Bytes of all weights in the main file."""
-    return sum(tensor.size for tensor in _tensors(shape, kind))
 
 
 def _tensors(shape: Shape, kind: str) -> Iterator[Tensor]:

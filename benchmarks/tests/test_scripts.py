@@ -10,7 +10,7 @@ from changed_runtime import needs_runtime
 from chatty import chatty
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
-from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, random_gguf, rewrites, shape, typing_svg
+from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, rewrites, shape, typing_svg
 from dg_lsp.engine.engine import LocalEngine
 
 ROOT = Path(__file__).parents[2]
@@ -95,11 +95,6 @@ def test_the_lower_bound_follows_from_the_sizes_of_the_model():
     assert gigabytes(16, 16) == [36.0, 46.6, 51.8, 53.3]
     assert gigabytes(8, 16) == [19.7, 25.0, 27.6, 28.8]
     assert gigabytes(4.5, 6.56) == [10.7, 13.8, 15.3, 16.3]
-
-
-def test_a_random_gguf_has_the_real_size():
-    sizes = {kind: round(random_gguf.total_bytes(shape.REAL, kind) / 1e9, 1) for kind in random_gguf.TYPES}
-    assert sizes == {"Q4_K": 15.4, "Q8_0": 26.8, "F16": 50.5}
 
 
 @pytest.mark.parametrize(
