@@ -14,8 +14,8 @@ def test_shutdown_answers_pending_requests(session, steps, is_command):
 
 
 @pytest.mark.parametrize("is_initialized", [True, False])
-def test_exit_without_shutdown_is_code_1(start, is_initialized):
-    client = start("fill")
+def test_exit_without_shutdown_is_code_1(launcher, is_initialized):
+    client = launcher.scripted("fill")
     if is_initialized:
         client.handshake()
     client.notify("exit", None)
