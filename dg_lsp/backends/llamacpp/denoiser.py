@@ -220,8 +220,9 @@ class LlamaDenoiser(Denoiser):
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
+        del lanes, top_k  # only DiffusionGemma has these, with a denoiser of its own
         checked = self._checked_canvases(slot, canvases)
-        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng, top_k=top_k)
+        reduce = partial(self._reducer.reduce, temperature=temperature, rng=rng)
         return self._predict(slot, checked, reduce)
 
     def _ahead(self, _slot: int) -> TokenIds:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dg_lsp.canvas.layout import TokenIds
-from dg_lsp.diffusion.denoiser import Allowed, Floats, Prediction, Rng, TopK
+from dg_lsp.diffusion.denoiser import Allowed, Floats, Prediction, Rng
 from dg_lsp.errors import BackendError
 
 Uniforms = npt.NDArray[np.floating]
@@ -39,9 +39,7 @@ class Reducer:
         self._pool = ThreadPoolExecutor(threads, "reduction")  # starts its threads with the first large reduction
         self._scratch: Floats = np.empty((0, 0), dtype=np.float32)
 
-    def reduce(
-        self, logits: Floats, temperature: float, rng: Rng, allowed: Allowed | None = None, top_k: TopK | None = None
-    ) -> Prediction:
+    def reduce(self, logits: Floats, temperature: float, rng: Rng, allowed: Allowed | None = None) -> Prediction:
         """Reduces logits of shape (N, V), which are overwritten; raises `BackendError` if they are not numbers."""
         for row, ids in (allowed or {}).items():
             kept = logits[row, ids]
@@ -54,16 +52,14 @@ class Reducer:
 
         def reduced(start: int, stop: int) -> Prediction:
             rows = slice(start, stop)
-            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows], top_k)
+            return self._reduced(logits[rows], weights[rows], temperature, uniforms[rows])
 
         if num_parts == 1:
             return reduced(0, len(logits))
         # numpy releases the GIL in its loops over numbers
         return join(list(self._pool.map(reduced, stops[:-1], stops[1:])))
 
-    def _reduced(
-        self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms, top_k: TopK | None
-    ) -> Prediction:
+    def _reduced(self, logits: Floats, weights: Floats, temperature: float, uniforms: Uniforms) -> Prediction:
         if len(self._banned):
             logits[:, self._banned] = NEVER
         argmax = logits.argmax(axis=1)
@@ -76,11 +72,6 @@ class Reducer:
         entropy = np.log(total) - np.einsum("nv,nv->n", weights, logits) / total
         ids = argmax.astype(np.int32)
         unexpanded = (None, None) if self._expand_id is None else _without(self._expand_id, weights, total, ids)
-        if top_k is not None:
-            weights[weights < np.partition(weights, -top_k.size, axis=1)[:, -top_k.size, None]] = 0.0
-            mass = weights.sum(axis=1)
-            if not top_k.counts_tail:
-                entropy = np.log(mass) - np.einsum("nv,nv->n", weights, logits) / mass
         sampled = ids if temperature == 0 else draw(weights, argmax, uniforms)
         return Prediction(
             argmax_ids=ids,
