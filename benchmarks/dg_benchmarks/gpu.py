@@ -59,8 +59,6 @@ BITS = {"bfloat16": (16, 16), "Q4_K": (4.5, 6.56), "Q8_0": (8.5, 8.5), "F16": (1
 class StepTime:
     """Time of `predict` for one canvas, including the host, the device and copies."""
 
-    sampling: str
-    """Where logits become predictions: `host` or `device`."""
     prompt: int
     canvas: int
     step_ms: float
@@ -232,7 +230,7 @@ def measure(denoiser: Denoiser, device: str, shape: Shape, options: argparse.Nam
             floor = 1e3 * size / bandwidth if bandwidth else None
             over = times[canvas] / floor if floor else None
             share = _host_share(denoiser, step, options.rounds)
-            yield StepTime(denoiser.footprint.sampling, prompt, canvas, times[canvas], share, floor, over)
+            yield StepTime(prompt, canvas, times[canvas], share, floor, over)
         # prefill does not wait for the device, a step does: measure both and subtract the step
         shortest = min(steps)
         empty, whole, extended = (

@@ -70,7 +70,6 @@ class Footprint:
     devices: tuple[DeviceMemory, ...] = ()  # GPUs that the model runs on
     context_size: int = 0  # tokens of prompt and canvas that one slot takes; 0: unknown
     gpu_estimate: int = 0  # bytes on the GPUs as they were estimated before loading, for the present cache
-    sampling: str = "host"  # where logits become predictions: `host` or `device`
     busy_slots: tuple[bool, ...] = ()
     """Whether each slot of the cache has a request that has begun and not ended; empty where a server has the slots."""
 

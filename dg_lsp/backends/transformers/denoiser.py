@@ -87,7 +87,6 @@ class TransformersDenoiser(Denoiser):
             cache_used=sum(lengths),
             devices=(gpu_memory(self._device),) if self._device.type == "cuda" else (),
             context_size=self.spec.max_prompt_tokens + self.spec.longest_block,
-            sampling="device",
         )
 
     @torch.inference_mode()

@@ -87,5 +87,5 @@ def test_every_step_equals_the_references(request, reference, open_denoiser, num
 def test_every_step_on_a_device_equals_the_references(full_precision, reference, open_denoiser):
     """ggml's CPU device computes the graphs of a GPU, from a table in half precision."""
     denoiser = open_denoiser(on_device=True)
-    assert denoiser.footprint.sampling == "device"
+    assert denoiser.footprint.gpu_estimate > 0
     check(denoiser, reference, material(20, 32), "float16")

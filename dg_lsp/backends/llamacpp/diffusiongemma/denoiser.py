@@ -194,4 +194,4 @@ class SelfConditionedDenoiser(LlamaDenoiser):
         feedback = self._reduction.feedback
         if not isinstance(feedback, DeviceFeedback):
             return shared
-        return replace(shared, sampling="device", gpu_estimate=shared.gpu_estimate + feedback.size_bytes)
+        return replace(shared, gpu_estimate=shared.gpu_estimate + feedback.size_bytes)
