@@ -19,6 +19,7 @@ import torch
 from tokenizers import Tokenizer as Runtime
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 from transformers.utils import logging
+from typing_extensions import override
 
 from dg_lsp.backends.threads import threads_for
 from dg_lsp.backends.transformers.network import DiffusionGemmaNetwork, PrefixCache, StepInputs, prefix_bytes
@@ -89,9 +90,9 @@ class TransformersDenoiser(Denoiser):
             context_size=self.spec.max_prompt_tokens + self.spec.longest_block,
         )
 
+    @override
     @torch.inference_mode()
     def prefill(self, slot: int, prompt_ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
-        """See `Denoiser.prefill`."""
         prompt = checked_prompt(prompt_ids, self.spec.vocab_size, self.spec.max_prompt_tokens)
         self._conditioning = {key: last for key, last in self._conditioning.items() if key[0] != slot}
         shared = common_prefix_length(self._prompts[slot], prompt)
@@ -108,11 +109,11 @@ class TransformersDenoiser(Denoiser):
         self._prompts[slot] = prompt
         return len(prompt) - shared
 
+    @override
     @torch.inference_mode()
     def predict(
         self, slot: int, canvases: Canvases, temperature: float, rng: Rng, lanes: Lanes = (), top_k: TopK | None = None
     ) -> list[Prediction]:
-        """See `Denoiser.predict`."""
         limits = {"max_canvases": 8, "max_canvas_tokens": 4 * self.spec.longest_block}
         checked = checked_canvases(canvases, self.spec.vocab_size, **limits)
         keys = [(slot, lane) for lane in (lanes or range(len(checked)))]
