@@ -185,17 +185,16 @@ class CachingTokenizer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canvas:
-    """The prompt in the KV cache, and the block that is denoised after it."""
+    """The block that is denoised after the prompt in the KV cache."""
 
-    prompt_ids: TokenIds  # shape (P,): encoded causally, cached
     canvas_ids: TokenIds  # shape (L,): the canvas before the first step; free positions hold masks or noise
     frozen: Flags  # shape (L,): positions with known text; never changed and excluded from every mean
 
     @classmethod
-    def around(cls, free_ids: TokenIds, prompt_ids: TokenIds, head_ids: TokenIds, tail_ids: TokenIds) -> "Canvas":
+    def around(cls, free_ids: TokenIds, head_ids: TokenIds, tail_ids: TokenIds) -> "Canvas":
         """Free positions between a frozen head and a frozen tail."""
         frozen = np.repeat([True, False, True], [len(head_ids), len(free_ids), len(tail_ids)])
-        return cls(prompt_ids, np.concatenate([head_ids, free_ids, tail_ids]), frozen)
+        return cls(np.concatenate([head_ids, free_ids, tail_ids]), frozen)
 
 
 NOTHING = token_ids([])
@@ -251,7 +250,7 @@ class Layout:
     def canvas(self, num_free: int, spec: ModelSpec, rng: np.random.Generator, *, length: int = 0) -> Canvas:
         """Head, `num_free` tokens of noise, and as much of the tail as fits into `length` (0: no tail)."""
         tail_ids = self.tail_ids[: max(0, length - len(self.head_ids) - num_free)]
-        return Canvas.around(noise(spec, num_free, rng), self.prompt_ids, self.head_ids, tail_ids)
+        return Canvas.around(noise(spec, num_free, rng), self.head_ids, tail_ids)
 
     def in_prompt(self) -> "Layout":
         """The layout for causal decoding: the head becomes part of the prompt, and the tail is dropped."""

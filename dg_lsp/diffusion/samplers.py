@@ -300,7 +300,7 @@ def renoised(layout: Layout, ids: TokenIds, spec: ModelSpec, strength: float, rn
     tail_ids = layout.tail_ids[: room - len(ids)]
     if spec.prompt_format is PromptFormat.FIM:
         tail_ids = token_ids(spec.end_ids[:1])
-    return Canvas.around(noisy_ids, layout.prompt_ids, layout.head_ids, tail_ids)
+    return Canvas.around(noisy_ids, layout.head_ids, tail_ids)
 
 
 def resume_sampling(sampling: Sampling, strength: float) -> Sampling:

@@ -99,7 +99,7 @@ class GapsLayout:
         for known in (*self.between, tail):
             parts += [noise(spec, size, rng), known]
             flags.append(np.repeat([False, True], [size, len(known)]))
-        return Canvas(self.layout.prompt_ids, token_ids(np.concatenate(parts)), np.concatenate(flags))
+        return Canvas(token_ids(np.concatenate(parts)), np.concatenate(flags))
 
     def gaps(self, frozen: Flags) -> list[slice]:
         """The positions of the gaps in a canvas that may have been resized, by the frozen tokens before them."""

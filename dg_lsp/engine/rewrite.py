@@ -174,7 +174,7 @@ class Rewrite(RangeTask):
         num_frozen = len(answer_start(prompt, model.spec)) if task.layout.stop else 0  # blanks in the layout's head
         selected_ids = model.tokenizer.encode(selection[num_frozen:])
         canvas = renoised(task.layout, selected_ids, model.spec, strength, task.rng)
-        yield from task.prefill(canvas.prompt_ids)
+        yield from task.prefill(task.layout.prompt_ids)
         if task.limits.is_over():
             return UNFINISHED
         draft = EMPTY

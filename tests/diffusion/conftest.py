@@ -13,7 +13,7 @@ def canvas(*ids, frozen=()):
     """The state before the first step."""
     flags = np.zeros(len(ids), bool)
     flags[list(frozen)] = True
-    return Step.before(Canvas(token_ids([]), token_ids(ids), flags))
+    return Step.before(Canvas(token_ids(ids), flags))
 
 
 def predicts(ids, confidence, sampled=None, unexpanded=None, sampled_confidence=None):

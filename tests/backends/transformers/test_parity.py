@@ -130,7 +130,7 @@ def test_the_loop_returns_the_tokens_of_generate(float64_models, open_denoiser, 
     denoiser.prefill(0, prompt)
     torch.manual_seed(length)
     canvas = torch.randint(0, 512, (1, size))[0].numpy().astype(np.int32)
-    plan = Canvas(prompt, canvas, np.zeros(size, np.bool_))
+    plan = Canvas(canvas, np.zeros(size, np.bool_))
     *_, last = denoise(denoiser, 0, plan, sampling, TorchRng())
     assert last.number == drafts.num_drafts
     assert np.array_equal(last.draft_ids, expected.numpy())
