@@ -49,7 +49,7 @@ def chat(
     turns = [Turn(Role.SYSTEM, system)] if system else []
     code = 0
     with loading.timed_engine(settings) as (engine, load_ms):
-        if not (settings.is_remote or engine.follows_instructions):
+        if not (settings.is_remote or engine.spec.follows_instructions):
             problem = "follows no instructions, and dg-lsp generate continues a text with it"
             advice = f"{instruction_model()} follows them: fetch it with dg-lsp models pull, or use --remote URL"
             raise ModelUnsupportedError(f"{engine.spec.name} {problem}; {advice}")

@@ -128,8 +128,9 @@ def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
         return
     with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
         checkup.rewrite_model = {"name": engine.spec.name} | _memory_of(engine)
-        checkup.rewrite_model |= {"follows_instructions": engine.follows_instructions, "load_ms": round(load_ms, 3)}
-    if not engine.follows_instructions:
+        follows = engine.spec.follows_instructions
+        checkup.rewrite_model |= {"follows_instructions": follows, "load_ms": round(load_ms, 3)}
+    if not follows:
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
         checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 

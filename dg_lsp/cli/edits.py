@@ -153,17 +153,17 @@ class _EditCommand:
             request = replace(request, snippets=verification.failure(note), num_candidates=NUM_CANDIDATES)
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             self.run.note_effects(engine.spec)
-            follows = engine.follows_instructions
-            if sentence := instruction_note(request, engine.spec.name, follows_instructions=follows):
+            if sentence := instruction_note(request, engine.spec):
                 note(sentence)
             result = self._drain(request, engine, partial(output.drawing, is_marked=True))
+            follows = engine.spec.follows_instructions
             if request.gaps:
                 self._report_model(engine)
         edit, trials = self._apply_best(() if result.reason else (result, *result.alternatives), verification)
         if not result.reason:
             result = edit or result.rejected(Reason.FAILS_TEST)
         if self.run.as_json:
-            print_json(_rewrite_object(result, request, self.source, load_ms) | trials)
+            print_json(_rewrite_object(result, request, self.source, load_ms, follows_instructions=follows) | trials)
         else:
             self._show_rewrite(result, load_ms)
         return 1 if result.reason else 0
@@ -198,7 +198,7 @@ class _EditCommand:
         if not self.run.as_json:
             names = engine.spec.languages
             languages = ", ".join(names) or "all languages" if len(names) <= 3 else f"{len(names)} languages"
-            follows = f"follows {'' if engine.follows_instructions else 'no '}instructions"
+            follows = f"follows {'' if engine.spec.follows_instructions else 'no '}instructions"
             self.file.report(f"{engine.spec.name} answers: it knows {languages}, and {follows}")
 
     def _apply_best(
@@ -246,7 +246,7 @@ class _EditCommand:
 
 
 def _rewrite_object(
-    result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float
+    result: RewriteResult, request: RewriteRequest, source: SourceFile, load_ms: float, *, follows_instructions: bool
 ) -> dict[str, Any]:
     """What `rewrite --json` and `fill --gaps --json` print, with the keys in the documented order."""
     return {
@@ -256,7 +256,7 @@ def _rewrite_object(
         "last": source.line_of(request.end),
         "gaps": [_gap_object(gap, source) for gap in result.gaps],
         "rejected": result.reason,
-        "follows_instructions": result.follows_instructions,
+        "follows_instructions": follows_instructions,
         "score": round(result.verdict.score, 4),
         "steps": result.steps,
         "timings_ms": output.times(result.timings, load_ms),

@@ -61,7 +61,6 @@ class Engine(ABC):
 
     spec: ModelSpec  # the model's, with the prompt format in use
     settings: CompletionSettings  # defaults of requests
-    follows_instructions: bool  # the model follows the instruction of a rewrite; otherwise it sees a comment
 
     @property
     def footprint(self) -> Footprint:
@@ -139,7 +138,6 @@ class LocalEngine(Engine):
         self.spec = denoiser.spec
         self.settings = settings
         self.costs = costs
-        self.follows_instructions = self.spec.follows_instructions
         self._model = EngineModel.of(denoiser, tokenizer)
         if costs.prompt_token:
             self._model.speed.token_ms = costs.prompt_token
@@ -192,7 +190,7 @@ class LocalEngine(Engine):
         Raises:
             OptionError: the model or the decoder does not take one of the options.
         """
-        spec = self.spec
+        spec = self._model.spec
         if request.sampler != NO_OPTIONS:
             if request.sampler.thinking and not (isinstance(request, ChatRequest) and not request.is_raw):
                 raise OptionError("thinking", "does not apply to code and plain texts: leave it out")

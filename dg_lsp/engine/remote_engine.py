@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
+from dg_lsp.canvas.chat_template import ChatTemplate
 from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, fitting, prompt_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
@@ -52,16 +53,17 @@ class RemoteEngine(Engine):
 
     def __init__(self, model: "RemoteModel", settings: CompletionSettings) -> None:
         self.settings = settings
-        self.follows_instructions = model.dialect.follows_instructions
+        is_chat = model.dialect.follows_instructions
         self.spec = ModelSpec(
             model.name,
             vocab_size=1,
             sampling=None,
             end_ids=(),
-            prompt_format=PromptFormat.INSTRUCT if self.follows_instructions else PromptFormat.PREFIX,
+            prompt_format=PromptFormat.INSTRUCT if is_chat else PromptFormat.PREFIX,
             canvas_lengths=(),
             max_prompt_tokens=model.max_prompt_tokens,
             languages=model.languages,
+            chat_template=ChatTemplate("") if is_chat else None,  # the server has its own
         )
         self._model = model
 
@@ -93,7 +95,7 @@ class RemoteEngine(Engine):
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         if request.is_raw and not self._model.dialect.continues_text:
             raise ModelUnsupportedError(f"{self.spec.name} continues no plain text: set remote.api to completions")
-        if not request.is_raw and not self.follows_instructions:
+        if not request.is_raw and not self.spec.follows_instructions:
             raise ModelUnsupportedError(f"{self.spec.name} does not accept chats: set remote.api to chat")
         watch = RequestCosts()
         limits = Limits(0, request.max_tokens, None, deadline=deadline, is_stopped=request.is_stopped)
@@ -111,7 +113,7 @@ class RemoteEngine(Engine):
         if request.gaps:
             return (yield from GapsFill(self, request, deadline).run())
         with watch.stage("prompt"):
-            request = checked_request(request, self.spec, follows_instructions=self.follows_instructions)
+            request = checked_request(request, self.spec)
             old = request.snapshot.text[request.start : request.end]
             max_tokens = GROWTH * len(old) // CHARS_PER_TOKEN + SPARE
             max_lines = None if request.is_instructed else len(LINE_END.split(old))
@@ -136,7 +138,6 @@ class RemoteEngine(Engine):
             model=self._model_of(answer),
             steps=answer.steps,
             timings=watch.timings(),
-            follows_instructions=self.follows_instructions,
         )
         return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in further))
 

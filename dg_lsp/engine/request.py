@@ -162,7 +162,6 @@ class RewriteResult(Replacement):
     model: str
     steps: int
     timings: Timings
-    follows_instructions: bool = True  # False where the model saw the instruction as a comment at most
     gaps: tuple[Replacement, ...] = ()  # the gaps of the range, if only they were filled
     step_limit: int = 0  # most passes over a canvas; 0 where there is none
     alternatives: "tuple[RewriteResult, ...]" = ()  # less probable texts, as many as were requested and differ

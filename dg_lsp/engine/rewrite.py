@@ -84,7 +84,7 @@ class Rewrite(RangeTask):
 
     def __init__(self, engine: "Engine", model: EngineModel, request: RewriteRequest, deadline: float) -> None:
         """Raises `RequestError` where the range is empty or outside of the buffer, or the strength needs a canvas."""
-        request = checked_request(request, model.spec, follows_instructions=model.spec.follows_instructions)
+        request = checked_request(request, model.spec)
         super().__init__(engine, request, deadline)
         self._model = model
 
@@ -107,7 +107,6 @@ class Rewrite(RangeTask):
             model=self._model.spec.name,
             steps=self._costs.num_passes,
             timings=self._costs.timings(),
-            follows_instructions=self._model.spec.follows_instructions,
             step_limit=self._model.spec.sampling.max_denoising_steps if self._model.spec.sampling else 0,
         )
         return replace(result, alternatives=tuple(replace(result, verdict=verdict) for verdict in ranked[1:]))
@@ -200,7 +199,7 @@ class Rewrite(RangeTask):
         return replace(verdict, confidence=confidence)
 
 
-def checked_request(request: RewriteRequest, spec: ModelSpec, *, follows_instructions: bool) -> RewriteRequest:
+def checked_request(request: RewriteRequest, spec: ModelSpec) -> RewriteRequest:
     """The request for whole lines if the model follows its instruction, else without the blanks around the range.
 
     The output of a test is the instruction to fix it, if there is no other one.
@@ -219,7 +218,7 @@ def checked_request(request: RewriteRequest, spec: ModelSpec, *, follows_instruc
         raise RequestError(f"{spec.name} has no canvas to renoise: use strength 1, or a local diffusion model")
     is_failing = any(chunk.source is SnippetSource.TEST for chunk in request.snippets.chunks)
     instruction = request.instruction.strip() or (FIX_TEST if is_failing else "")
-    if instruction and follows_instructions:
+    if instruction and spec.follows_instructions:
         line_end = LINE_END.search(text, end, request.snapshot.end)
         is_whole = text[end - 1] in "\n\r"
         end = end if is_whole else line_end.end() if line_end else request.snapshot.end
@@ -259,16 +258,16 @@ def without_range(request: RewriteRequest) -> tuple[Snapshot, int]:
     return replace(request.snapshot, text=before + text[request.end :]), len(before)
 
 
-def instruction_note(request: RewriteRequest, model: str, *, follows_instructions: bool) -> str:
+def instruction_note(request: RewriteRequest, spec: ModelSpec) -> str:
     """What becomes of the instruction, or of TODO comments at gaps, if the model follows none; empty otherwise."""
     is_instructed = bool(request.instruction.strip())
-    if follows_instructions or not (is_instructed or any(gap.hint for gap in request.gaps)):
+    if spec.follows_instructions or not (is_instructed or any(gap.hint for gap in request.gaps)):
         return ""
     fate = "it sees the TODO lines as comments"
     if is_instructed:
         has_comments = bool(language_of(request.snapshot.language).commented(request.instruction))
         fate = "it receives this one as a comment" if has_comments else "in a file without comments it receives none"
-    return f"{model} follows no instructions: {fate} ({instruction_model()} follows them)"
+    return f"{spec.name} follows no instructions: {fate} ({instruction_model()} follows them)"
 
 
 def rewrite_prompt(request: RewriteRequest, max_tokens: int, *, prefix_share: float = 1.0) -> Prompt:

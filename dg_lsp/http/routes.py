@@ -111,7 +111,7 @@ async def chat(body: ChatBody, service: RequestService, http: Request) -> Respon
     """Answers a conversation, or applies an update to code in Mercury's template."""
     engine = service.engine_of(service.models.rewrite)
     name = engine.spec.name
-    if not engine.follows_instructions:
+    if not engine.spec.follows_instructions:
         raise ApiError(501, f"{name} follows no instructions; start dg-lsp serve with --model and one that does")
     turns = [_APPLY] if http.url.path == _APPLY_PATH else []
     turns += [Turn(_ROLES[message.role], message.text) for message in body.messages]

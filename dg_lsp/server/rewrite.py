@@ -294,9 +294,7 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Corou
 def _show_instruction_note(ls: Server, request: RewriteRequest) -> None:
     """Tells the user what a model that follows no instructions does with the instruction of the request."""
     engine = ls.engine(of_rewrites=not request.gaps)
-    if engine is not None and (
-        note := instruction_note(request, engine.spec.name, follows_instructions=engine.follows_instructions)
-    ):
+    if engine is not None and (note := instruction_note(request, engine.spec)):
         ls.show(types.MessageType.Info, f"dg-lsp: {note}")
 
 
@@ -370,7 +368,7 @@ def _selection_actions(
     capability = experimental.get("dgLsp") if isinstance(experimental, dict) else None
     boxes = capability.get("commands") or () if isinstance(capability, dict) else ()
     engine = ls.engine(of_rewrites=True)
-    follows = engine is None or engine.follows_instructions
+    follows = engine is None or engine.spec.follows_instructions
     strength = ls.settings.rewrite.strength
     whole, part = ({**argument, "strength": fraction} for fraction in (1.0, strength))
     choices = (

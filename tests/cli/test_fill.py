@@ -178,6 +178,7 @@ def test_gaps_of_some_lines_are_filled_and_shown_as_a_difference(dg_lsp, script,
     assert "2 of 2 gaps" in outcome.out
     assert source.read_text() == GAPS
     answer = dg_lsp("fill", f"{source}:6", "--gaps", "--json").json
+    assert answer["follows_instructions"] is False
     [gap] = answer["gaps"]
     assert gap.items() >= {"line": 6, "placeholder": "...", "text": "7", "rejected": None}.items()
     assert list(gap)[-1] == "confidence"

@@ -142,7 +142,8 @@ def open_engine(settings: Settings, scenario: str = "", environment: Mapping[str
     if languages := environment.get("DG_TEST_LANGUAGES"):
         denoiser.spec = replace(denoiser.spec, languages=tuple(languages.split(",")))
     engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion)
-    engine.follows_instructions |= "DG_TEST_FOLLOWS" in environment
+    if "DG_TEST_FOLLOWS" in environment:
+        engine.spec = replace(engine.spec, template="gemma4")
     return engine
 
 

@@ -148,7 +148,7 @@ def rewrite(model, instruction="", text=TEXT, where=(6, 11), **options):
 def test_a_chat_model_gets_the_selection_and_the_instruction():
     model = FakeModel("b = 4\n", is_chat=True)
     result = rewrite(model, "double it")
-    assert (result.text, result.start, result.end, result.follows_instructions) == ("b = 4\n", 6, 12, True)
+    assert (result.text, result.start, result.end) == ("b = 4\n", 6, 12)
     [query] = model.queries
     prompt = query.prompt
     assert (query.task, prompt.selection, prompt.instruction) == (RemoteTask.REWRITE, "b = 2\n", "double it")
@@ -158,7 +158,7 @@ def test_a_chat_model_gets_the_selection_and_the_instruction():
 def test_other_models_get_the_instruction_as_a_comment_and_fill_the_gap():
     model = FakeModel(RemoteAnswer(("b = 4\nc = 3\nd",)))
     result = rewrite(model, "double it")
-    assert (result.text, result.follows_instructions) == ("b = 4", False)
+    assert result.text == "b = 4"
     assert (model.queries[0].task, model.queries[0].prompt.prefix) == (RemoteTask.FILL, "a = 1\n# double it\n")
 
 

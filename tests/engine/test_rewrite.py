@@ -34,6 +34,7 @@ def applied(result):
     return SOURCE[: result.start] + result.text + SOURCE[result.end :]
 
 
+FOLLOWING = replace(MASK_SPEC, template="gemma4")
 CAUSAL_SPEC = replace(MASK_SPEC, sampling=None, canvas_lengths=())
 TWICE = "    return 2 * x\n"
 BELOW = "\n\ndef twice(x):\n    return f(x) + f(x)\n"
@@ -59,7 +60,7 @@ def test_model_without_a_canvas_rewrites_by_instruction(monkeypatch, above, answ
     wanted = RewriteRequest(Snapshot("file:///a.py", code), start, start + 13, "Return twice as much.")
     engine = engine_for(chatty(answer, CAUSAL_SPEC, context_length=8192), min_confidence=1.0)
     result = rewritten(engine, wanted)
-    assert (result.text, result.reason, result.follows_instructions) == (text, reason, True)
+    assert (result.text, result.reason) == (text, reason)
 
 
 def test_a_fill_that_was_cut_replaces_no_longer_selection():
@@ -122,14 +123,13 @@ def test_model_without_a_template_gets_the_instruction_as_a_comment_after_the_sn
         return "total = 3"
 
     result = rewritten(engine_of(fill), request(instruction="make it\nthree", snippets=snippets))
-    assert not result.follows_instructions
     assert "def clean(text): ..." in seen[-1].split("    # make it three\n    ")[0]
     assert applied(result) == SOURCE.replace("a + 1", "3")
 
 
 def test_the_note_on_an_ignored_instruction_reports_that_a_file_without_comments_receives_none():
     wanted = RewriteRequest(Snapshot("file:///a", "[1]\n", "json"), 0, 3, "double it")
-    assert "receives none" in instruction_note(wanted, "scripted", follows_instructions=False)
+    assert "receives none" in instruction_note(wanted, MASK_SPEC)
 
 
 def test_a_selection_longer_than_a_canvas_is_not_renoised():
@@ -161,15 +161,14 @@ CELL = Snapshot("file:///a.ipynb#1", "a\n\nb c\n\nd", num_before=3, num_after=3)
 )
 def test_range_grows_to_whole_lines_for_an_instruction_and_else_loses_its_blanks(text, where, instructed, plain):
     snapshot = text if text is CELL else Snapshot("file:///a.py", text)
-    for follows, expected in ((True, instructed), (False, plain)):
-        wanted = RewriteRequest(snapshot, *where, "double it")
-        checked = checked_request(wanted, MASK_SPEC, follows_instructions=follows)
-        assert (snapshot.text[checked.start : checked.end], checked.is_instructed) == (expected, follows)
+    for spec, expected in ((FOLLOWING, instructed), (MASK_SPEC, plain)):
+        checked = checked_request(RewriteRequest(snapshot, *where, "double it"), spec)
+        assert (snapshot.text[checked.start : checked.end], checked.is_instructed) == (expected, spec is FOLLOWING)
 
 
 def test_a_range_that_leaves_its_cell_is_refused():
     with pytest.raises(RequestError, match="select some code"):
-        checked_request(RewriteRequest(CELL, 5, 9), MASK_SPEC, follows_instructions=True)
+        checked_request(RewriteRequest(CELL, 5, 9), MASK_SPEC)
 
 
 @pytest.mark.parametrize(
@@ -196,5 +195,5 @@ def test_the_output_of_a_test_is_an_instruction_to_fix_it_unless_there_is_anothe
         ({"snippets": failure, "instruction": " double it "}, "double it"),
         ({}, ""),
     ):
-        checked = checked_request(request(**options), MASK_SPEC, follows_instructions=True)
+        checked = checked_request(request(**options), FOLLOWING)
         assert (checked.instruction, checked.is_instructed) == (instruction, bool(instruction))
