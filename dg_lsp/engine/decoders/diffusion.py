@@ -150,7 +150,7 @@ class InfillDecoder(DiffusionDecoder):
         layout = task.layout
         canvases = [layout.canvas(gap, task.spec, task.rng, length=length) for gap in gaps]
         drafts = yield from self._denoise(block, canvases)
-        if len(layout.tail_ids) and not task.limits.is_over():
+        if self._steps and len(layout.tail_ids) and not task.limits.is_over():
             scores = join_scores(task, self._steps, lambda step: [gap_slice(step)])
             drafts = tuple(replace(draft, join=join) for draft, (join,) in zip(drafts, scores, strict=True))
             best = self._best(drafts)

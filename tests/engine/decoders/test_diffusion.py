@@ -159,6 +159,13 @@ def test_line_end_ends_the_fill_of_one_line_and_the_join_follows_there(ask):
     assert middle[8 + JOIN_TOKENS :] == encode(" 0\nz = 1\nz = 2\n").tolist()[: len(middle) - 8 - JOIN_TOKENS]
 
 
+def test_infill_without_tokens_only_decodes_the_prompt(around):
+    """Clients of HTTP fill the cache so."""
+    engine, denoiser, request = around("side", max_tokens=0)
+    assert engine.fill(request).is_unfinished
+    assert (denoiser.passes, denoiser.num_prefilled > 0) == ([], True)
+
+
 def test_without_a_suffix_there_is_one_gap_and_no_join(ask):
     engine, denoiser = unhurried(Recorded("a = 1", MASKS))
     assert engine.fill(ask("a = |")).text == "1"
