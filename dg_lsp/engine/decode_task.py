@@ -45,7 +45,7 @@ from dg_lsp.postprocess.validate import MISFITS, Candidate, Reason, Rejection
 MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 MAX_LAG = 8
-"""Tokens that a prompt may lack that is kept ready beside the current one."""
+"""Tokens of a prompt that its slot may lack: the first causal pass decodes them. Of blocks it may lack the last one."""
 
 
 class KVSlots:

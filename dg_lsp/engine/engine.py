@@ -299,7 +299,8 @@ class LocalEngine(Engine):
                 task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
                 yield from task.running(task.prefill(prompt_ids))
             if len(taken) > 1:
-                slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - MAX_LAG * len(taken)
+                num_lagging = len(taken) * max(MAX_LAG, model.spec.block_length)
+                slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
 
     @override
     def close(self) -> None:

@@ -159,14 +159,38 @@ CODE = "".join(f"value_{number} = {number}\n" for number in range(90))
 NOTES = [Snippets((Snippet(SnippetSource.EDITS, f"{name}.py", f"{name} = 1\n" * 4),)) for name in ("one", "two")]
 
 
+class Blocks(ScriptedDenoiser):
+    """Counts the whole blocks of 32 tokens in its cache."""
+
+    @property
+    def footprint(self):
+        num_whole = sum(len(ids) // 32 * 32 for ids, _ in list(self._slots.values()))
+        return replace(super().footprint, cache_used=num_whole)
+
+
+OF_BLOCKS = replace(
+    MASK_SPEC,
+    sampling=replace(MASK_SPEC.sampling, block_length=32),
+    canvas_lengths=(32,),
+    has_causal_head=False,
+)
+
+
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX])
-@pytest.mark.parametrize("num_slots", [4, 2])
+@pytest.mark.parametrize(
+    ("model", "spec", "num_slots"),
+    [
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 4, id="four slots"),
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 2, id="two slots"),
+        pytest.param(Blocks, OF_BLOCKS, 4, id="blocks"),
+    ],
+)
 def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt_moves(
-    scheduler_of, format_, num_slots
+    scheduler_of, format_, model, spec, num_slots
 ):
     fim = replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST)
-    spec = replace(MASK_SPEC, max_prompt_tokens=320, fim=fim, prompt_format=format_)
-    scheduler = scheduler_of(ScriptedDenoiser("", spec=spec, num_slots=num_slots), SPECULATING)
+    spec = replace(spec, max_prompt_tokens=320, fim=fim, prompt_format=format_)
+    scheduler = scheduler_of(model("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
     for end in range(900, 960):
         request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end)
