@@ -111,7 +111,7 @@ class PositionKind(StrEnum):
 
     LINE_END = "line-end"  # the rest of a line with text
     WHOLE_LINE = "whole-line"  # one line on a blank line
-    BLOCK = "block"  # any number of lines on a blank line
+    LINES = "block"  # any number of lines on a blank line; model files name it so
     TEXT = "text"  # an answer, or the continuation of a text; expected passes are those of one token
 
 

@@ -218,7 +218,7 @@ class LocalEngine(Engine):
         num_missing = model.slots.num_missing(layout.prompt_ids, model.client)
         kind = PositionKind.LINE_END
         if request.cursor.is_blank_line:
-            kind = PositionKind.WHOLE_LINE if request.line_limit == 1 else PositionKind.BLOCK
+            kind = PositionKind.WHOLE_LINE if request.line_limit == 1 else PositionKind.LINES
         return DecoderSelection(spec=model.spec, costs=self.costs, kind=kind, num_missing=num_missing)
 
     @override
