@@ -232,36 +232,29 @@ class LocalEngine(Engine):
     @override
     def chat(self, request: ChatRequest, *, deadline: float) -> Generator[Progress, None, FillResult]:
         model, wanted = self._resolved(request, request.decoder or DecoderName.AUTO)
-        decoder = DecoderSelection(spec=model.spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
+        if request.ignores_end:
+            model = replace(model, spec=replace(model.spec, end_ids=()))
+        spec = model.spec
+        decoder = DecoderSelection(spec=spec, costs=self.costs, kind=PositionKind.TEXT).choose(wanted)
         costs = RequestCosts()
         with costs.stage("prompt"):
-            if request.ignores_end:
-                model = replace(model, spec=replace(model.spec, end_ids=()))
-            spec = model.spec
             if request.text is None:
                 layout = chat_layout(request.turns, model.tokenizer, spec, model.room)
             else:
                 layout = raw_layout(request.text, model.tokenizer, spec, model.room)
-            limits = Limits(
-                canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0,
-                request.max_tokens,
-                None,
-                deadline=deadline,
-                may_repeat=request.is_raw or request.ignores_end,
-                stops=() if spec.is_thinking else request.stops,  # a thought may contain one; the answer is cut later
-                is_stopped=request.is_stopped,
-                max_length=model.room,
-            )
-            task = DecodeTask(
-                model,
-                decoder,
-                layout,
-                limits,
-                costs,
-                seed=request.seed,
-                slot=request.slot,
-                is_answer=not request.is_raw,
-            )
+        limits = Limits(
+            canvas_length(spec, None, least=max(1, request.max_tokens)) if decoder.needs_canvas else 0,
+            request.max_tokens,
+            None,
+            deadline=deadline,
+            may_repeat=request.is_raw or request.ignores_end,
+            stops=() if spec.is_thinking else request.stops,  # a thought may contain one; the answer is cut later
+            is_stopped=request.is_stopped,
+            max_length=model.room,
+        )
+        task = DecodeTask(
+            model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=not request.is_raw
+        )
         (draft, *_) = yield from task.drafts()
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
