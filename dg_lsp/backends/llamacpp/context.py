@@ -328,7 +328,8 @@ class KvCache:
         self._context = context
         self._prefill_tokens = block_length or prefill_tokens
         self._block_length = block_length
-        self._movable = movable
+        # no token has the number -1
+        self._suffix_id, self._middle_id = (movable.suffix_id, movable.middle_id) if movable else (-1, -1)
         self._ids: dict[int, TokenIds] = {}
         """The least recently used slot first."""
         self._drifts: dict[int, Drift] = {}
@@ -374,7 +375,7 @@ class KvCache:
             return 0
         ids = self.ids(slot)
         drift = self._drifts[slot]
-        end = drift.start + self._suffix_length(ids[drift.start :])
+        end = drift.start + _find(ids[drift.start :], self._middle_id)
         start = drift.next if drift.next < end else drift.start
         stop = min(start + REFRESH_TOKENS, end)
         self.crop(slot, end)  # what follows the suffix has read the older states
@@ -394,13 +395,14 @@ class KvCache:
         """
         old = self.ids(slot)
         drift = self._drifts.get(slot, Drift(0, 0, 0))
-        at_old = self._suffix_start(old)
-        at_new = self._suffix_start(ids)
+        at_old = _find(old, self._suffix_id) + 1
+        at_new = _find(ids, self._suffix_id) + 1
         kept = common_prefix_length(old, ids)
-        if not (at_old and at_new) or kept >= at_old or drift.num_edits >= MAX_EDITS:
+        has_suffixes = at_old <= len(old) and at_new <= len(ids)
+        if not has_suffixes or kept >= at_old or drift.num_edits >= MAX_EDITS:
             return 0
         # the middle sentinel is always decoded: the fill is predicted from it
-        length = min(common_prefix_length(old[at_old:], ids[at_new:]), self._suffix_length(ids[at_new:]))
+        length = min(common_prefix_length(old[at_old:], ids[at_new:]), _find(ids[at_new:], self._middle_id))
         is_wide = 0 < self._context.sliding_window <= length  # its first cells could be reused while it is parked
         if is_wide or length < max(MIN_MOVED, at_new - kept):
             return 0
@@ -416,20 +418,6 @@ class KvCache:
         num_recent = drift.num_recent + 1 if num_refreshed else 0
         self._drifts[slot] = Drift(at_new, at_new + num_refreshed, drift.num_edits + 1, num_recent)
         return at_new - kept
-
-    def _suffix_start(self, ids: TokenIds) -> int:
-        """The position after the suffix sentinel; 0 in prompts without one."""
-        if self._movable is None:
-            return 0
-        sentinels = np.flatnonzero(ids == self._movable.suffix_id)
-        return int(sentinels[0]) + 1 if len(sentinels) else 0
-
-    def _suffix_length(self, ids: TokenIds) -> int:
-        """Tokens before the middle sentinel, of ids that begin inside the suffix."""
-        if self._movable is None:
-            return len(ids)
-        sentinels = np.flatnonzero(ids == self._movable.middle_id)
-        return int(sentinels[0]) if len(sentinels) else len(ids)
 
     def _splice(self, slot: int, start: int, stop: int, ids: TokenIds) -> None:
         """Decodes at least one id in place of the positions from `start` to `stop`, and moves the cells after them."""
@@ -494,3 +482,9 @@ class KvCache:
         self._context.crop(slot, 0)
         self._ids.pop(slot, None)
         self._drifts.pop(slot, None)
+
+
+def _find(ids: TokenIds, token: int | None) -> int:
+    """The position of the first such token; the number of ids without one."""
+    places = np.flatnonzero(ids == token)
+    return int(places[0]) if len(places) else len(ids)
