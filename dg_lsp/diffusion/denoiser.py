@@ -88,6 +88,7 @@ class Denoiser(ABC):
 
     spec: ModelSpec  # noise kind, special ids, canvas lengths, defaults
     num_slots: int  # slots are numbered 0 to `num_slots - 1`
+    moves_suffix: bool = False  # keeps the states of a suffix when the prefix before it changes
 
     @abstractmethod
     def predict(

@@ -21,7 +21,7 @@ from dg_lsp.canvas.layout import (
     common_prefix_length,
     token_ids,
 )
-from dg_lsp.canvas.spec import DecoderName, FimOrder, ModelSpec, Sampling
+from dg_lsp.canvas.spec import DecoderName, ModelSpec, Sampling
 from dg_lsp.diffusion.denoiser import WHOLE_PROMPT, Denoiser, Prediction
 from dg_lsp.engine.decoder_selection import possible_decoders
 from dg_lsp.engine.decoders.autoregressive import AutoregressiveDecoder, PromptLookupDecoder, SpeculativeDecoder
@@ -56,7 +56,6 @@ class KVSlots:
 
     def __init__(self, denoiser: Denoiser) -> None:
         self._denoiser = denoiser
-        self._moves_suffix = denoiser.spec.fim is not None and denoiser.spec.fim.order is FimOrder.PREFIX_FIRST
         self._held: OrderedDict[int, TokenIds] = OrderedDict((slot, NOTHING) for slot in range(denoiser.num_slots))
         self._clients: dict[int, Hashable] = {}
         self.num_users: Counter[int] = Counter()
@@ -83,7 +82,7 @@ class KVSlots:
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
-        num_kept = self.num_alike if self._moves_suffix else self.num_shared
+        num_kept = self.num_alike if self._denoiser.moves_suffix else self.num_shared
         return len(prompt_ids) - max(num_kept(slot, prompt_ids, client) for slot in self._held)
 
     def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:

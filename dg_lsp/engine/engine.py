@@ -288,7 +288,7 @@ class LocalEngine(Engine):
                     break
             slot = slots.choose(prompt_ids, model.client, taken)
             taken.append(slot)
-            if slots.num_alike(slot, prompt_ids, model.client) < len(prompt_ids):
+            if slots.num_shared(slot, prompt_ids, model.client) < len(prompt_ids):
                 task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
                 yield from task.running(task.prefill(prompt_ids))
             if len(taken) > 1:

@@ -9,6 +9,7 @@ from gates import LONG, TIMEOUT, Slow, ask, is_idle, wait_until
 from scripted import MASK_SPEC, ScriptedDenoiser
 
 from dg_lsp.canvas.spec import DecoderName, FimOrder
+from dg_lsp.context.document import Snapshot
 from dg_lsp.engine.decoder_selection import StepCosts
 from dg_lsp.engine.decoders import base
 from dg_lsp.engine.decoders.base import PrefillSpeed
@@ -86,6 +87,18 @@ def test_a_prompt_that_takes_too_long_is_cut_until_idle_time_has_decoded_the_who
     whole, num_decoded = typed(f"{TEXT}va")
     assert whole > 5 * cut
     assert num_decoded <= base.MIN_PIECE
+
+
+def test_a_prompt_is_cut_also_where_the_model_decodes_the_same_suffix_again(clock):
+    """Not every model whose prompt begins with the prefix can move the states of the suffix."""
+    denoiser = Slow(spec=replace(MASK_SPEC, fim=replace(MASK_SPEC.fim, order=FimOrder.PREFIX_FIRST)))
+    clock(denoiser)
+    engine = engine_of(denoiser, attrs.evolve(SPECULATING, deadline_ms=1000))
+    before, typed = (replace(ask(text=text), snapshot=Snapshot("", text + "\n" + TEXT)) for text in ("a = ", "a = v"))
+    drain(engine.warm_up(before))
+    result = engine.fill(typed)
+    assert result.candidates
+    assert result.is_prompt_cut
 
 
 def test_a_fill_of_a_cut_prompt_is_computed_again_in_idle_time(scheduler_of):

@@ -152,6 +152,7 @@ class LlamaDenoiser(Denoiser):
         if movable and not (model.can_move_keys and self._context.can_shift):
             _log.warning("%s decodes the suffix again at each typed character: its keys cannot be moved", spec.name)
             movable = None
+        self.moves_suffix = movable is not None
         prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
         self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
 
