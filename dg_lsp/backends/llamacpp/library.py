@@ -5,6 +5,7 @@
 
 import ctypes
 import functools
+import itertools
 import os
 import re
 import sys
@@ -174,6 +175,24 @@ def gpus() -> tuple[Device, ...]:
 def has_gpu() -> bool:
     """Whether layers can be put on a GPU."""
     return bool(library().api.llama_supports_gpu_offload() and gpus())
+
+
+def repack_buffer_type() -> int | None:
+    """ggml's handle of the memory in which the processor packs matrices; None if this llama.cpp has none."""
+    handle = ctypes.c_void_p
+    ggml = ggml_functions(
+        backend_dev_by_type=(handle, ctypes.c_int),
+        backend_dev_backend_reg=(handle, handle),
+        backend_reg_get_proc_address=(handle, handle, ctypes.c_char_p),
+        backend_buft_name=(ctypes.c_char_p, handle),
+    )
+    processor = ggml.backend_dev_by_type(0)
+    registry = ggml.backend_dev_backend_reg(processor)
+    list_types = ctypes.CFUNCTYPE(ctypes.POINTER(handle), handle)(
+        ggml.backend_reg_get_proc_address(registry, b"ggml_backend_dev_get_extra_bufts")
+    )
+    types = itertools.takewhile(bool, list_types(processor))  # ends with a null pointer
+    return next((kind for kind in types if ggml.backend_buft_name(kind) == b"CPU_REPACK"), None)
 
 
 DECODE_STATUS: dict[int, str] = {

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 import tempfile
 from unittest.mock import Mock
@@ -16,6 +17,8 @@ from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
 from dg_lsp.errors import BackendError, ModelError, ModelUnsupportedError
+from dg_lsp.gguf import read_header
+from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import BASE, locate
 from dg_lsp.settings import ModelSettings
 
@@ -96,6 +99,21 @@ def test_weights_are_never_packed_for_amx(tiny_path, monkeypatch, features, is_u
     monkeypatch.setattr(api, "llama_model_load_from_file", load := Mock(wraps=api.llama_model_load_from_file))
     LlamaModel(tiny_path, CPU).close()
     assert load.call_args.args[1].use_extra_bufts == is_used
+
+
+def test_matrices_that_are_packed_in_place_of_amx_predict_the_same(monkeypatch, opened):
+    header = read_header(locate(BASE))
+    packed = re.compile(model._packed_matrices(header).decode())
+    names = {name for name in header.tensors if packed.search(name)}
+    assert names == {name for name, tensor in header.tensors.items() if tensor.kind.name == "IQ4_NL"}
+    monkeypatch.setattr(library().api, "llama_print_system_info", lambda: b"AMX_INT8 = 1 | ")
+    predictions = []
+    for names in (packed.pattern, "nothing"):
+        monkeypatch.setattr(model, "_packed_matrices", lambda _header, names=names: names.encode())
+        loaded = LlamaModel(locate(BASE), CPU)
+        denoiser = opened(LlamaDenoiser(loaded, describe(loaded.metadata, loaded.vocab_size, BASE), CPU))
+        predictions.append(denoiser.extend(0, np.arange(100, 140, dtype=np.int32)))
+    np.testing.assert_allclose(*(prediction.confidence for prediction in predictions), atol=0.1)
 
 
 def test_fill_in_the_middle_tokens_are_those_of_the_file(write_model, opened):
