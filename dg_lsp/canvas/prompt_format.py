@@ -27,7 +27,7 @@ from dg_lsp.errors import ModelUnsupportedError, RequestError
 SUFFIX_SHARE = 0.3
 """Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
 SNIPPETS_SHARE = 0.25
-"""Largest fraction of a prompt's tokens for all snippets."""
+"""Largest fraction of a prompt's tokens for all snippets, where a model has no tokens for them beside the prompt."""
 PREFIX_TAIL = 8
 """Prefix tokens in the canvas: they attend to the gap, and a keystroke tokenizes only them again."""
 MAX_LINE_HEAD = 24
@@ -111,7 +111,7 @@ def answer_start(prompt: Prompt, spec: ModelSpec) -> str:
 
 
 class _PromptBuilder:
-    """The layouts of one prompt, each with at most `max_tokens` prompt tokens.
+    """The layouts of one prompt, each with at most `max_tokens` prompt tokens, and those of snippets beside them.
 
     A long prefix loses its beginning in steps of an eighth of its room, so that a typed character rarely moves the
     start of the prompt, which would invalidate the cache.
@@ -121,14 +121,14 @@ class _PromptBuilder:
         self._prompt = prompt
         self._tokenizer = tokenizer
         self._spec = spec
-        self._max_tokens = max_tokens
+        self._max_tokens = max_tokens + (spec.snippet_tokens if prompt.snippets.chunks else 0)
         start_ids = spec.start_ids
         if not start_ids and spec.template in TEMPLATES:
             # instruct models were trained with the template's first token on all texts
             token = tokenizer.special(TEMPLATES[spec.template].bos)
             start_ids = () if token is None else (token,)
         self._start = token_ids(start_ids)
-        self._max_snippets = int(SNIPPETS_SHARE * max_tokens)
+        self._max_snippets = spec.snippet_tokens or int(SNIPPETS_SHARE * max_tokens)
         self._path = prompt.path or UNTITLED
 
     def fim(self) -> Layout:

@@ -209,7 +209,8 @@ class ModelSpec:
     prompt_format: PromptFormat = PromptFormat.FIM
     fim: FimTokens | None = None
     start_ids: tuple[int, ...] = ()  # first tokens of every prompt
-    takes_snippets: bool = False  # trained with code of other files as comments before the prefix
+    takes_snippets: bool = False  # code of other places as comments before the prefix makes its fills better
+    snippet_tokens: int = 0  # tokens of such code beside the prompt; 0: it takes a part of `max_prompt_tokens`
     adds_blank: bool = False  # the tokenizer puts a blank before every text that it encodes (SentencePiece)
     banned_ids: tuple[int, ...] = ()  # special tokens that are never predicted
     canvas_lengths: tuple[int, ...] = (16, 32, 64)
@@ -235,6 +236,11 @@ class ModelSpec:
     expectations: tuple[ExpectedPasses, ...] = ()  # expected passes of the decoders, from the model file
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Further metadata of the file, for `doctor` and `models show`."""
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt of a fill, code of other places included."""
+        return self.max_prompt_tokens + self.snippet_tokens
 
     @property
     def noise(self) -> str:

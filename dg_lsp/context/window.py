@@ -1,6 +1,8 @@
 """Windows of text that become the prompt: around the cursor, and snippets of other files or places before it."""
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -142,6 +144,7 @@ Words = frozenset[str]
 class CodeWindow:
     """A window of lines and its words."""
 
+    first: int  # number of its first line, from 0
     lines: tuple[str, ...]
     words: Words
 
@@ -161,11 +164,20 @@ def windows_of(text: str) -> tuple[CodeWindow, ...]:
     """Overlapping windows of a text."""
     lines = [cut(line, MAX_LINE) for line in cut(text, MAX_CHARS).split("\n")[:MAX_LINES]]
     starts = range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE)
-    parts = (tuple(lines[start : start + WINDOW]) for start in starts)
-    return tuple(CodeWindow(part, words_of("\n".join(part))) for part in parts)
+    parts = ((start, tuple(lines[start : start + WINDOW])) for start in starts)
+    return tuple(CodeWindow(start, part, words_of("\n".join(part))) for start, part in parts)
 
 
-def most_similar(parts: Sequence[CodeWindow], words: Words) -> tuple[float, CodeWindow]:
-    """The similarity and the window that is most similar to the words; the first of several. `parts` is not empty."""
-    best = max(parts, key=lambda part: similarity(part.words, words))
-    return similarity(best.words, words), best
+def similarities(windows: Sequence[CodeWindow], words: Words) -> list[float]:
+    """How much of the words each window has: 0 for none of them.
+
+    A word counts by its rarity among the windows, in nats, because words that all code has tell windows not apart. Long
+    windows do not win by their length.
+    """
+    counts = Counter(word for window in windows for word in window.words)
+    rarity = {word: math.log((len(windows) + 1) / count) for word, count in counts.items()}
+
+    def weight(shown: Words) -> float:
+        return sum(rarity[word] for word in shown)
+
+    return [weight(window.words & words) / math.sqrt(1 + weight(window.words)) for window in windows]

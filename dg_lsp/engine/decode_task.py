@@ -172,7 +172,7 @@ class DecodeTask:
         self.decoder = decoder
         self.layout = layout
         self.limits = limits
-        self.max_length = limits.max_length or self.spec.max_prompt_tokens + self.spec.longest_block
+        self.max_length = limits.max_length or self.spec.longest_prompt + self.spec.longest_block
         """Most tokens of prompt and fill together that a canvas may follow."""
         self.costs = costs
         self.stop = StopCriteria(model.tokenizer.decode, limits, layout.stop, layout.removed)

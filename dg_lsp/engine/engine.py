@@ -19,6 +19,7 @@ from dg_lsp.canvas.chat import chat_layout, raw_layout
 from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
+from dg_lsp.context.window import NO_SNIPPETS
 from dg_lsp.diffusion.denoiser import Denoiser, Footprint
 from dg_lsp.engine.decode_task import MAX_LAG, DecodeTask, EngineModel
 from dg_lsp.engine.decoder_selection import (
@@ -208,10 +209,10 @@ class LocalEngine(Engine):
         A power of two: a later request that has a little more or less time finds the same prompt in the cache.
         """
         num_tokens = PROMPT_SHARE * 1e3 * (deadline - time.monotonic()) / model.speed.token_ms
-        if num_tokens >= min(num_missing, model.spec.max_prompt_tokens) or not self.settings.speculate:
+        if num_tokens >= num_missing or not self.settings.speculate:
             return 0
-        most = 1 << round(math.log2(max(num_tokens, MIN_PROMPT)))
-        return most if most < model.spec.max_prompt_tokens else 0
+        most = min(1 << round(math.log2(max(num_tokens, MIN_PROMPT))), model.spec.max_prompt_tokens)
+        return most if most < num_missing else 0
 
     def _selection(self, request: FillRequest, model: EngineModel, layout: Layout) -> DecoderSelection:
         """The selection for a request, by the prompt tokens that no slot of the client has."""
@@ -301,10 +302,14 @@ class LocalEngine(Engine):
 
 
 def _fill_layout(request: FillRequest, model: EngineModel, most: int = 0, lookahead: int = 0) -> Layout:
-    """Prompt, of at most so many tokens if `most` is not 0, and canvas of a fill. See `Prompt.lookahead`."""
+    """Prompt and canvas of a fill. See `Prompt.lookahead`.
+
+    If `most` is not 0, the prompt has at most so many tokens, and no code of other places.
+    """
     max_tokens = most or model.spec.max_prompt_tokens
     prompt = prompt_of(request.snapshot, request.offset, max_tokens, lookahead=lookahead)
-    return layout_of(replace(prompt, snippets=request.snippets), model.tokenizer, model.spec, max_tokens)
+    snippets = NO_SNIPPETS if most else request.snippets
+    return layout_of(replace(prompt, snippets=snippets), model.tokenizer, model.spec, max_tokens)
 
 
 def _prompts_ahead(request: FillRequest, model: EngineModel, decoder: DecoderName) -> list[TokenIds]:

@@ -162,7 +162,7 @@ class Service:
         """Tokens of prompt and text that one slot takes; while the model is unloaded, those of a fill."""
         engine = self.models.completion.engine
         size = 0 if engine is None else engine.footprint.context_size
-        return size or self.engine.spec.max_prompt_tokens + self.engine.spec.longest_block
+        return size or self.engine.spec.longest_prompt + self.engine.spec.longest_block
 
     def engine_of(self, scheduler: Scheduler) -> Engine:
         """The open engine of a scheduler.

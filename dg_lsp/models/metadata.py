@@ -47,6 +47,8 @@ from dg_lsp.models.registry import CONFIGURATION, MINI, Family, find_family
 MAX_CAUSAL_PROMPT_TOKENS = 1024
 """Longest prompt of a causal model: the context would hold more, but a completion has to stay fast."""
 
+_SNIPPET_TOKENS = 256
+"""Tokens of code of other places in a prompt of dg-base: one window. A second one gains less than it costs."""
 _MAX_DISPLAYED_LENGTH = 200
 _BLOCK_LENGTH = re.compile(r"(?i)\bSDAR\b.*?[-_ ]b(4|8|16|32|64)\b")
 """SDAR's names end with the length of their blocks, if it is not 4."""
@@ -110,6 +112,11 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
             confidence_threshold=keys.positive("dg.confidence_threshold", 1.0),
             max_denoising_steps=keys.number("dg.max_denoising_steps", 1),
         )
+    max_prompt_tokens = keys.number("dg.max_prompt_tokens", 1)
+    snippet_tokens = 0
+    if not has_canvas:  # the weights that it was made from know longer contexts than the prompts of its training
+        longest = _prompt_limit(keys.metadata, max_prompt_tokens + _SNIPPET_TOKENS, CAUSAL_BLOCK)
+        snippet_tokens = max(0, longest - max_prompt_tokens)
     return ModelSpec(
         name=keys.name,
         vocab_size=keys.vocab_size,
@@ -120,11 +127,12 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
         # a predicted mask would stay a mask for ever, so the mask is always banned
         banned_ids=tuple(sorted({*banned_ids, mask_id})),
         canvas_lengths=keys.canvas_lengths() if has_canvas else (),
-        max_prompt_tokens=keys.number("dg.max_prompt_tokens", 1),
+        max_prompt_tokens=max_prompt_tokens,
         has_causal_head=not has_canvas or keys.flag("dg.causal"),
         is_shifted=keys.flag("dg.shift"),
         start_ids=keys.tokens("dg.start_token_ids") if "dg.start_token_ids" in keys.metadata else (),
-        takes_snippets=keys.flag("dg.snippets"),
+        takes_snippets=snippet_tokens > 0 or keys.flag("dg.snippets"),
+        snippet_tokens=snippet_tokens,
         languages=keys.languages(),
         expectations=keys.expectations(),
         metadata=_displayed(keys.metadata),

@@ -1,4 +1,4 @@
-"""Context of a completion from outside its file: other open files and recent edits.
+"""Context of a completion from outside its prompt: similar code of open files, its own included, and recent edits.
 
 The result stays the same while the cursor stays near: it precedes the file's own code in the prompt, whose KV cache
 would be lost otherwise.
@@ -14,21 +14,24 @@ from dg_lsp.context.window import (
     MAX_CHARS,
     MAX_LINE,
     NO_SNIPPETS,
+    WINDOW,
     CodeWindow,
     Snippet,
     Snippets,
     SnippetSource,
     Words,
-    most_similar,
     shown_path,
+    similarities,
     similarity,
     windows_of,
     words_of,
 )
 from dg_lsp.server.documents import Document, DocumentStore
 
+CHARS_BEFORE, CHARS_AFTER = 300, 100
+"""Characters around the cursor that other code is compared with."""
 NEAR_CHARS = 1600
-"""Characters on each side of the cursor that other code is compared with."""
+"""Characters on each side of the cursor that earlier edits are compared with."""
 NEAR_LINES = 16
 """Lines that the cursor may move before other snippets replace those that were collected."""
 READY_LINES = 12
@@ -39,7 +42,10 @@ MAX_EDITS = 16
 """Earlier edits that are kept."""
 MAX_OPEN = 8
 """Other open files that are searched."""
-MIN_SIMILARITY = 0.05
+MAX_SIMILAR = 8
+"""Windows of all files together."""
+PREFIX_SHARE, SUFFIX_SHARE = 0.7, 0.3
+"""Fractions of the characters of a prompt that it has at least of the code before the cursor, and at most after it."""
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
@@ -95,27 +101,30 @@ class ContextProvider:
             self._collection = self._following = None
         self._windows.pop(uri, None)
 
-    def snippets(self, snapshot: Snapshot, offset: int) -> Snippets:
-        """Snippets for a cursor; never text of an excluded file, and without private keys and tokens."""
+    def snippets(self, snapshot: Snapshot, offset: int, num_chars: int) -> Snippets:
+        """Snippets for a cursor; never text of an excluded file, and without private keys and tokens.
+
+        The prompt has about `num_chars` characters of the code around the cursor.
+        """
         uri = snapshot.file_uri
         line = snapshot.text.count("\n", 0, offset)
         known = self._collection
         if known is None or not known.is_near(uri, line, NEAR_LINES):
-            known = self._following_at(snapshot, offset, line)
+            known = self._following_at(snapshot, offset, line, num_chars)
             self._following = None
         self._collection = known
         shown = self._shown(known)
         if known.is_near(uri, line, READY_LINES):
             return shown
-        self._following = self._following_at(snapshot, offset, line)
+        self._following = self._following_at(snapshot, offset, line, num_chars)
         return replace(shown, following=self._shown(self._following))
 
-    def _following_at(self, snapshot: Snapshot, offset: int, line: int) -> _Collection:
+    def _following_at(self, snapshot: Snapshot, offset: int, line: int, num_chars: int) -> _Collection:
         """The collection that was made for the next lines if the cursor is in them, else a new one."""
         known = self._following
         if known is not None and known.is_near(snapshot.file_uri, line, NEAR_LINES):
             return known
-        return _Collection(snapshot.file_uri, line, tuple(self._collect(snapshot, offset)))
+        return _Collection(snapshot.file_uri, line, tuple(self._collect(snapshot, offset, num_chars)))
 
     def _shown(self, known: _Collection) -> Snippets:
         """The snippets of a collection that may be shown. The settings may have changed since it was made."""
@@ -124,23 +133,30 @@ class ContextProvider:
         folders = self._exclusion.folders_around(path) if path else []
         return Snippets(allowed, repository=folders[0].name if folders else "") if allowed else NO_SNIPPETS
 
-    def _collect(self, snapshot: Snapshot, offset: int) -> Iterator[_Collected]:
-        words = words_of(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
-        yield from self._collect_open_files(snapshot, words)
+    def _collect(self, snapshot: Snapshot, offset: int, num_chars: int) -> Iterator[_Collected]:
+        yield from self._collect_similar(snapshot, offset, num_chars)
+        words = _words_around(snapshot, offset, NEAR_CHARS, NEAR_CHARS)
         for edit_words, edit in reversed(self._edits.values()):
             is_elsewhere = edit[0].uri != snapshot.file_uri
             if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
                 yield edit
 
-    def _collect_open_files(self, snapshot: Snapshot, words: Words) -> Iterator[_Collected]:
-        """The most similar part of each of the last open files, the most similar one first."""
+    def _collect_similar(self, snapshot: Snapshot, offset: int, num_chars: int) -> Iterator[_Collected]:
+        """Similar parts of the last open files, and of what the prompt does not show of the file itself, best first."""
         files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
         allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
         self._windows = {file.uri: self._windows_of(file) for file in allowed}
-        ranked = [(*most_similar(self._windows[file.uri][1], words), file) for file in allowed]
-        for score, window, file in sorted(ranked, key=itemgetter(0), reverse=True):
-            if score >= MIN_SIMILARITY:
-                yield _collected(SnippetSource.OPEN_FILES, file.uri, file.language, "\n".join(window.lines))
+        parts = [(file.uri, file.language, window) for file in allowed for window in self._windows[file.uri][1]]
+        hidden = _hidden_windows(snapshot.text, offset, num_chars)
+        parts += [(snapshot.file_uri, snapshot.language, window) for window in hidden]
+        words = _words_around(snapshot, offset, CHARS_BEFORE, CHARS_AFTER)
+        scores = similarities([window for *_, window in parts], words)
+        places = list[tuple[str, int]]()  # URI and first line of what is shown
+        for score, (uri, language, window) in sorted(zip(scores, parts, strict=True), key=itemgetter(0), reverse=True):
+            overlaps = any(uri == other and abs(window.first - first) < WINDOW for other, first in places)
+            if score and not overlaps and len(places) < MAX_SIMILAR:
+                places.append((uri, window.first))
+                yield _collected(SnippetSource.OPEN_FILES, uri, language, "\n".join(window.lines))
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         windows = self._windows.get(document.uri)
@@ -166,6 +182,19 @@ class ContextProvider:
         if len(self._edits) > MAX_EDITS:
             del self._edits[next(iter(self._edits))]
         self._collection = self._following = None
+
+
+def _words_around(snapshot: Snapshot, offset: int, num_before: int, num_after: int) -> Words:
+    return words_of(snapshot.text[max(0, offset - num_before) : offset + num_after])
+
+
+def _hidden_windows(text: str, offset: int, num_chars: int) -> Iterator[CodeWindow]:
+    """The windows of a text that a prompt with `num_chars` characters around an offset does not show."""
+    first = text.count("\n", 0, max(0, offset - int(PREFIX_SHARE * num_chars)))
+    last = text.count("\n", 0, offset + int(SUFFIX_SHARE * num_chars))
+    for window in windows_of(TextStyle().to_model(cut(text, MAX_CHARS))):
+        if window.first + len(window.lines) <= first or window.first > last:
+            yield window
 
 
 def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:

@@ -17,7 +17,7 @@ from dg_lsp.canvas.prompt_format import takes_snippets
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.exclusion import Cause, Eligibility, Exclusion
-from dg_lsp.context.window import NO_SNIPPETS, Snippets
+from dg_lsp.context.window import CHARS_PER_TOKEN, NO_SNIPPETS, Snippets
 from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
@@ -348,10 +348,12 @@ class Server(LanguageServer):
         return None if models is None else ready_engine((models.rewrite if of_rewrites else models.completion).ready)
 
     def snippets(self, snapshot: Snapshot, offset: int, *, of_rewrites: bool = False) -> Snippets:
-        """Code of other files for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
+        """Code of other places for a cursor, if the settings allow it and the model takes it: see `eligibility`."""
         engine = self.engine(of_rewrites=of_rewrites)
-        is_allowed = engine is not None and takes_snippets(engine.spec, self.settings.context.enabled)
-        return self.context_provider.snippets(snapshot, offset) if is_allowed else NO_SNIPPETS
+        if engine is None or not takes_snippets(engine.spec, self.settings.context.enabled):
+            return NO_SNIPPETS
+        num_chars = engine.spec.max_prompt_tokens * CHARS_PER_TOKEN
+        return self.context_provider.snippets(snapshot, offset, num_chars)
 
     def settle(self) -> None:
         """Judges the completions that are due, and displays the counts."""

@@ -109,9 +109,9 @@ CHOICES = {
         "request": "Only when you request one.",
     },
     "context.enabled": {
-        "auto": "For models that were trained on several files.",
+        "auto": "For models that use it.",
         "always": "For every model.",
-        "never": "Only the file at the cursor.",
+        "never": "Only the code around the cursor.",
     },
     "remote.api": {
         "completions": "/v1/completions: dg-lsp serve, vLLM, SGLang and others.",

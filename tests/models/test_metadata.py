@@ -108,6 +108,19 @@ def test_optional_keys_of_a_trained_model_are_read(changes, name, value):
     assert getattr(trained(changes), name) == value
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, (False, 0), id="with canvases"),
+        pytest.param({"dg.noise": "none"}, (True, 256), id="without canvases"),
+        pytest.param({"dg.noise": "none", "qwen3.context_length": "512"}, (False, 0), id="no longer context"),
+    ],
+)
+def test_a_model_of_long_contexts_has_room_for_code_of_other_places(changes, expected):
+    spec = trained(changes)
+    assert (spec.takes_snippets, spec.snippet_tokens) == expected
+
+
 def test_expected_passes_of_known_decoders_are_read():
     rows = {"block.draft-verify": "0,4,4.5,0.25", "line-end.causal": "7.5,0,0,0.3", "block.of-a-later-version": "?"}
     assert trained({f"dg.plan.{name}": row for name, row in rows.items()}).expectations == (

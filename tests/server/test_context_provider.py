@@ -9,6 +9,8 @@ from dg_lsp.settings import PrivacySettings
 from .conftest import Editor
 
 SECRET = "hunter2"
+PROMPT_CHARS = 1_000_000
+"""A prompt with so many characters shows all of the file itself."""
 
 
 class Workspace(Editor):
@@ -33,10 +35,11 @@ class Workspace(Editor):
         start, _ = self.documents.get(self.uri(name)).lines.span(line)
         self.edit((start, start, text), uri=self.uri(name))
 
-    def snippets(self, offset=None):
+    def snippets(self, offset=None, num_chars=PROMPT_CHARS):
         """Those for an offset or the end of `main.py`."""
         snapshot = self.documents.get(self.uri("main.py")).snapshot()
-        return self.server.context_provider.snippets(snapshot, len(snapshot.text) if offset is None else offset)
+        offset = len(snapshot.text) if offset is None else offset
+        return self.server.context_provider.snippets(snapshot, offset, num_chars)
 
     def chunks(self, source):
         return [snippet.text for snippet in self.snippets().chunks if snippet.source is source]
@@ -57,13 +60,37 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     assert "total = price * amount + tax" in second
 
 
+def test_the_similar_code_that_the_prompt_does_not_show_is_of_the_own_file_too(session):
+    filler = "".join(f"other_{number} = {number}\n" for number in range(200))
+    session.open(
+        "main.py", f"def order(price, tax):\n    return price * tax\n{filler}def bill(price, tax):\n    return "
+    )
+    session.open("near.py", "total = 0\n" * 20)
+    assert session.snippets(offset=0) is NO_SNIPPETS
+    first, *further = session.snippets(num_chars=400).chunks
+    assert first.path.endswith("main.py")
+    assert "return price * tax" in first.text
+    assert all("def bill" not in chunk.text for chunk in further)
+
+
+def test_words_that_all_code_has_choose_no_code(session):
+    common = "import os\nfrom typing import Any\n\nclass Base:\n    def run(self) -> None:\n        return self\n"
+    session.open("common.py", common * 8)
+    session.open("rare.py", common + "        self.invoice.settle()\n")
+    session.open("main.py", common + "        return self.invoice.")
+    assert session.chunks(SnippetSource.OPEN_FILES)[0].endswith("self.invoice.settle()\n")
+
+
 def test_a_prompt_names_the_folder_of_its_file_alone(session):
     session.exclusion.set_folders([(session.root / name).as_uri() for name in ("first", "second")])
     session.open("second/near.py", "price = amount = tax = total = 0\n")
     for name, repository in (("second/main.py", "second"), ("main.py", "")):
         session.open(name, "def bill(price, amount, tax):\n    total = ")
         snapshot = session.documents.get(session.uri(name)).snapshot()
-        assert session.server.context_provider.snippets(snapshot, len(snapshot.text)).repository == repository
+        assert (
+            session.server.context_provider.snippets(snapshot, len(snapshot.text), PROMPT_CHARS).repository
+            == repository
+        )
 
 
 def test_an_earlier_edit_at_another_position_is_shown(session):

@@ -138,7 +138,7 @@ def context_budget(
     longest = spec.longest_block
     canvas_tokens = min(max(256, 4 * longest), max(longest, _LOGITS_BYTES // (4 * sizes.vocab_size)))
     # the model was not trained on positions beyond; absolute ones are read past the end of their table
-    of_fills = spec.max_prompt_tokens + 2 * longest
+    of_fills = spec.longest_prompt + 2 * longest
     soft_limit = _CACHE_BYTES // max(1, sizes.kv_bytes_per_token)
     of_conversation = CONVERSATION_TOKENS + 2 * longest
     of_texts = 0 if spec.is_bidirectional else min(of_conversation, soft_limit) if is_limited else of_conversation
@@ -166,7 +166,7 @@ def exact_budget(spec: ModelSpec, settings: ModelSettings, sizes: ModelSizes) ->
     longest = spec.longest_block
     if isinstance(sampling, MaskSampling) and sampling.expand_id is not None:
         longest += sampling.max_free
-    length = min(settings.context_length or spec.max_prompt_tokens + longest, sizes.trained_length)
+    length = min(settings.context_length or spec.longest_prompt + longest, sizes.trained_length)
     first = length if settings.context_length else min(length, padded(max(_FIRST_EXACT_TOKENS, longest)))
     return ContextBudget(length, first, length, length, length, settings.num_slots, max(0, length - longest))
 
