@@ -24,6 +24,7 @@ from dg_lsp import system
 from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
 from dg_lsp.bench.metrics import Attempt
+from dg_lsp.canvas.prompt_format import own_snippets
 from dg_lsp.canvas.spec import DecoderName, ModelSpec
 from dg_lsp.context.document import Cursor, allowed_lines
 from dg_lsp.context.edit_task import EditTask
@@ -156,6 +157,7 @@ class EngineContender:
             # `dg-lsp serve` hides what is improbable while the user types
             priority=Priority.INVOKED if isinstance(self.engine, RemoteEngine) else Priority.TYPED,
             sampler=self.options.sampler,
+            snippets=own_snippets(case.snapshot, case.offset, self.engine.spec),
         )
 
 

@@ -21,7 +21,18 @@ from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer, back_up, 
 from dg_lsp.canvas.spec import FimTemplate, ModelSpec, PromptCut, PromptFormat
 from dg_lsp.context.document import Snapshot
 from dg_lsp.context.languages import PLAIN, language_id_of, language_of
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt, Snippet, SnippetSource, prompt_at
+from dg_lsp.context.window import (
+    CHARS_PER_TOKEN,
+    NO_SNIPPETS,
+    Prompt,
+    Snippet,
+    Snippets,
+    SnippetSource,
+    hidden_part,
+    prompt_at,
+    shown_path,
+    similar_code,
+)
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
 SUFFIX_SHARE = 0.3
@@ -39,7 +50,7 @@ MIN_ROOM = 16
 """Smallest room for a snippet, in tokens."""
 TOKEN_CHARS = 64
 """Upper bound of a token's length: longer snippets are cut before they are tokenized."""
-_IMPORTANCE = ("test", "edits", "given", "open-files")  # order in which sources get room
+_IMPORTANCE = ("test", "given", "similar", "edits", "open-files")  # order in which sources get room
 UNTITLED = "untitled"
 """Path of a document without one, where a prompt needs it."""
 _SINGLE = "☺"
@@ -52,6 +63,16 @@ def takes_snippets(spec: ModelSpec, when: str) -> bool:
     has_files = spec.fim is not None and bool(spec.fim.prompt_with_files)
     is_trained = has_files or spec.takes_snippets or spec.prompt_format is PromptFormat.INSTRUCT
     return when == "always" or (when == "auto" and is_trained)
+
+
+def own_snippets(snapshot: Snapshot, offset: int, spec: ModelSpec, when: str = "auto") -> Snippets:
+    """Similar code of what the prompt does not show of the file, for a request without other files."""
+    if not takes_snippets(spec, when):
+        return NO_SNIPPETS
+    hidden = hidden_part(snapshot, offset, spec.max_prompt_tokens * CHARS_PER_TOKEN)
+    path = shown_path(snapshot.file_uri)
+    windows = (window for _, window in similar_code(snapshot, offset, [hidden]))
+    return Snippets(tuple(Snippet(SnippetSource.SIMILAR, path, "\n".join(window.lines)) for window in windows))
 
 
 CODE_OPENING, CODE_CLOSING = "{fence}{language}\n", "\n{fence}"

@@ -3,9 +3,10 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
 from dg_lsp.context.exclusion import cut
@@ -20,7 +21,8 @@ ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
 class SnippetSource(StrEnum):
     """Origin of a snippet, in prompt order: sources that change often come last, so that the cache keeps the rest."""
 
-    OPEN_FILES = "open-files"  # similar code in other open files
+    OPEN_FILES = "open-files"  # similar code of open files, the file itself included
+    SIMILAR = "similar"  # the most similar code of them
     GIVEN = "given"  # sent by a client of the HTTP API
     EDITS = "edits"  # recently edited code
     TEST = "test"  # the output of a test that fails, of which the end matters most
@@ -135,6 +137,11 @@ STRIDE = 8  # lines from one window to the next
 MAX_LINES = 4000  # of a text that are searched
 MAX_CHARS = 400_000  # of a text that are searched
 MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or minified
+MAX_SIMILAR = 8  # windows that are found
+CHARS_BEFORE, CHARS_AFTER = 300, 100
+"""Characters around the cursor whose words are searched. More of them find worse code (docs/log.md)."""
+PREFIX_SHARE, SUFFIX_SHARE = 0.7, 0.3
+"""Fractions of the characters of a prompt that it has at least of the code before the cursor, and at most after it."""
 _WORD = re.compile(r"\b[^\W\d]\w+")
 
 Words = frozenset[str]
@@ -168,16 +175,45 @@ def windows_of(text: str) -> tuple[CodeWindow, ...]:
     return tuple(CodeWindow(start, part, words_of("\n".join(part))) for start, part in parts)
 
 
-def similarities(windows: Sequence[CodeWindow], words: Words) -> list[float]:
-    """How much of the words each window has: 0 for none of them.
+@dataclass(frozen=True, slots=True)
+class SearchedFile:
+    """A file, or what a prompt does not show of it."""
+
+    uri: str
+    language: str  # LSP language id
+    windows: Sequence[CodeWindow]
+
+
+def hidden_part(snapshot: Snapshot, offset: int, num_chars: int) -> SearchedFile:
+    """What a prompt with `num_chars` characters of the code around an offset does not show of the file."""
+    text = snapshot.text
+    first = text.count("\n", 0, max(0, offset - int(PREFIX_SHARE * num_chars)))
+    last = text.count("\n", 0, offset + int(SUFFIX_SHARE * num_chars))
+    windows = windows_of(TextStyle().to_model(cut(text, MAX_CHARS)))
+    hidden = [window for window in windows if window.first + len(window.lines) <= first or window.first > last]
+    return SearchedFile(snapshot.file_uri, snapshot.language, hidden)
+
+
+def similar_code(
+    snapshot: Snapshot, offset: int, files: Sequence[SearchedFile]
+) -> Iterator[tuple[SearchedFile, CodeWindow]]:
+    """The windows that have the rare words of the code around an offset; they do not overlap, the best one is first.
 
     A word counts by its rarity among the windows, in nats, because words that all code has tell windows not apart. Long
     windows do not win by their length.
     """
-    counts = Counter(word for window in windows for word in window.words)
-    rarity = {word: math.log((len(windows) + 1) / count) for word, count in counts.items()}
+    words = words_of(snapshot.text[max(0, offset - CHARS_BEFORE) : offset + CHARS_AFTER])
+    parts = [(file, window) for file in files for window in file.windows]
+    counts = Counter(word for _, window in parts for word in window.words)
+    rarity = {word: math.log((len(parts) + 1) / count) for word, count in counts.items()}
 
     def weight(shown: Words) -> float:
         return sum(rarity[word] for word in shown)
 
-    return [weight(window.words & words) / math.sqrt(1 + weight(window.words)) for window in windows]
+    scores = [weight(window.words & words) / math.sqrt(1 + weight(window.words)) for _, window in parts]
+    places: list[tuple[str, int]] = []  # URI and first line of what was found
+    for score, (file, window) in sorted(zip(scores, parts, strict=True), key=itemgetter(0), reverse=True):
+        overlaps = any(file.uri == uri and abs(window.first - first) < WINDOW for uri, first in places)
+        if score and not overlaps and len(places) < MAX_SIMILAR:
+            places.append((file.uri, window.first))
+            yield file, window

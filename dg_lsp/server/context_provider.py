@@ -6,7 +6,6 @@ would be lost otherwise.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, local_path, mask_secrets
@@ -14,22 +13,21 @@ from dg_lsp.context.window import (
     MAX_CHARS,
     MAX_LINE,
     NO_SNIPPETS,
-    WINDOW,
     CodeWindow,
+    SearchedFile,
     Snippet,
     Snippets,
     SnippetSource,
     Words,
+    hidden_part,
     shown_path,
-    similarities,
+    similar_code,
     similarity,
     windows_of,
     words_of,
 )
 from dg_lsp.server.documents import Document, DocumentStore
 
-CHARS_BEFORE, CHARS_AFTER = 300, 100
-"""Characters around the cursor that other code is compared with."""
 NEAR_CHARS = 1600
 """Characters on each side of the cursor that earlier edits are compared with."""
 NEAR_LINES = 16
@@ -42,10 +40,6 @@ MAX_EDITS = 16
 """Earlier edits that are kept."""
 MAX_OPEN = 8
 """Other open files that are searched."""
-MAX_SIMILAR = 8
-"""Windows of all files together."""
-PREFIX_SHARE, SUFFIX_SHARE = 0.7, 0.3
-"""Fractions of the characters of a prompt that it has at least of the code before the cursor, and at most after it."""
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
@@ -135,7 +129,7 @@ class ContextProvider:
 
     def _collect(self, snapshot: Snapshot, offset: int, num_chars: int) -> Iterator[_Collected]:
         yield from self._collect_similar(snapshot, offset, num_chars)
-        words = _words_around(snapshot, offset, NEAR_CHARS, NEAR_CHARS)
+        words = words_of(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
         for edit_words, edit in reversed(self._edits.values()):
             is_elsewhere = edit[0].uri != snapshot.file_uri
             if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
@@ -146,17 +140,11 @@ class ContextProvider:
         files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
         allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
         self._windows = {file.uri: self._windows_of(file) for file in allowed}
-        parts = [(file.uri, file.language, window) for file in allowed for window in self._windows[file.uri][1]]
-        hidden = _hidden_windows(snapshot.text, offset, num_chars)
-        parts += [(snapshot.file_uri, snapshot.language, window) for window in hidden]
-        words = _words_around(snapshot, offset, CHARS_BEFORE, CHARS_AFTER)
-        scores = similarities([window for *_, window in parts], words)
-        places = list[tuple[str, int]]()  # URI and first line of what is shown
-        for score, (uri, language, window) in sorted(zip(scores, parts, strict=True), key=itemgetter(0), reverse=True):
-            overlaps = any(uri == other and abs(window.first - first) < WINDOW for other, first in places)
-            if score and not overlaps and len(places) < MAX_SIMILAR:
-                places.append((uri, window.first))
-                yield _collected(SnippetSource.OPEN_FILES, uri, language, "\n".join(window.lines))
+        searched = [SearchedFile(file.uri, file.language, self._windows[file.uri][1]) for file in allowed]
+        source = SnippetSource.SIMILAR
+        for file, window in similar_code(snapshot, offset, [hidden_part(snapshot, offset, num_chars), *searched]):
+            yield _collected(source, file.uri, file.language, "\n".join(window.lines))
+            source = SnippetSource.OPEN_FILES
 
     def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
         windows = self._windows.get(document.uri)
@@ -182,19 +170,6 @@ class ContextProvider:
         if len(self._edits) > MAX_EDITS:
             del self._edits[next(iter(self._edits))]
         self._collection = self._following = None
-
-
-def _words_around(snapshot: Snapshot, offset: int, num_before: int, num_after: int) -> Words:
-    return words_of(snapshot.text[max(0, offset - num_before) : offset + num_after])
-
-
-def _hidden_windows(text: str, offset: int, num_chars: int) -> Iterator[CodeWindow]:
-    """The windows of a text that a prompt with `num_chars` characters around an offset does not show."""
-    first = text.count("\n", 0, max(0, offset - int(PREFIX_SHARE * num_chars)))
-    last = text.count("\n", 0, offset + int(SUFFIX_SHARE * num_chars))
-    for window in windows_of(TextStyle().to_model(cut(text, MAX_CHARS))):
-        if window.first + len(window.lines) <= first or window.first > last:
-            yield window
 
 
 def _collected(source: SnippetSource, uri: str, language: str, text: str) -> _Collected:

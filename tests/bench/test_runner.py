@@ -53,6 +53,14 @@ def test_after_a_warm_up_contenders_answer_each_case_in_an_order_that_depends_on
     assert len({tuple(first[i : i + 3]) for i in range(0, len(first), 3)}) == 6
 
 
+def test_a_request_has_similar_code_of_the_rest_of_the_file():
+    engine = SimpleNamespace(spec=dataclasses.replace(MASK_SPEC, takes_snippets=True, max_prompt_tokens=64))
+    filler = "value = 1\n" * 60
+    prefix = f"def order(price, tax):\n    return price * tax\n{filler}def bill(price, tax):\n    return "
+    request = runner.EngineContender("x", engine).request(dataclasses.replace(CASE, prefix=prefix))
+    assert "return price * tax" in request.snippets.chunks[0].text
+
+
 def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):
     def failure(program):
         log.append(("sandbox", program))

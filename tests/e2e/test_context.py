@@ -28,7 +28,7 @@ def snippets(client, line=2, character=8):
 
 def test_the_engine_receives_open_files_and_edits(opened, tmp_path):
     client = opened(**ALWAYS)
-    assert [(source, text) for source, _, text in snippets(client)] == [("open-files", "total = clean(line)\n")]
+    assert [(source, text) for source, _, text in snippets(client)] == [("similar", "total = clean(line)\n")]
     hidden = (tmp_path / ".env.local").as_uri()
     client.open("total = 'hunter2'\n", uri=hidden)
     client.type(2, 0, 0, "clean = 'hunter2'\n", uri=hidden)
@@ -36,7 +36,7 @@ def test_the_engine_receives_open_files_and_edits(opened, tmp_path):
     client.type(2, 0, 0, "import os\n", uri=client.main)
     client.close_document(hidden)
     shown = snippets(client, 3)
-    assert [source for source, *_ in shown] == ["open-files", "edits"]
+    assert [source for source, *_ in shown] == ["similar", "edits"]
     assert all(str(tmp_path) not in path for _, path, _ in shown)
     assert "hunter2" not in json.dumps(client.messages)
 

@@ -55,16 +55,16 @@ def test_the_most_similar_part_of_each_open_file_is_shown(session):
     session.open("far.py", filler + "\ntotal = price * amount + tax\n" + filler)
     session.open("near.py", "price = amount = tax = total = 0\n")
     session.open("main.py", "def bill(price, amount, tax):\n    total = ")
-    first, second = session.chunks(SnippetSource.OPEN_FILES)
+    [first] = session.chunks(SnippetSource.SIMILAR)
+    [second] = session.chunks(SnippetSource.OPEN_FILES)
     assert first == "price = amount = tax = total = 0\n"
     assert "total = price * amount + tax" in second
 
 
 def test_the_similar_code_that_the_prompt_does_not_show_is_of_the_own_file_too(session):
     filler = "".join(f"other_{number} = {number}\n" for number in range(200))
-    session.open(
-        "main.py", f"def order(price, tax):\n    return price * tax\n{filler}def bill(price, tax):\n    return "
-    )
+    text = f"def order(price, tax):\n    return price * tax\n{filler}def bill(price, tax):\n    return "
+    session.open("main.py", text)
     session.open("near.py", "total = 0\n" * 20)
     assert session.snippets(offset=0) is NO_SNIPPETS
     first, *further = session.snippets(num_chars=400).chunks
@@ -78,7 +78,8 @@ def test_words_that_all_code_has_choose_no_code(session):
     session.open("common.py", common * 8)
     session.open("rare.py", common + "        self.invoice.settle()\n")
     session.open("main.py", common + "        return self.invoice.")
-    assert session.chunks(SnippetSource.OPEN_FILES)[0].endswith("self.invoice.settle()\n")
+    [text] = session.chunks(SnippetSource.SIMILAR)
+    assert text.endswith("self.invoice.settle()\n")
 
 
 def test_a_prompt_names_the_folder_of_its_file_alone(session):
@@ -87,10 +88,8 @@ def test_a_prompt_names_the_folder_of_its_file_alone(session):
     for name, repository in (("second/main.py", "second"), ("main.py", "")):
         session.open(name, "def bill(price, amount, tax):\n    total = ")
         snapshot = session.documents.get(session.uri(name)).snapshot()
-        assert (
-            session.server.context_provider.snippets(snapshot, len(snapshot.text), PROMPT_CHARS).repository
-            == repository
-        )
+        snippets = session.server.context_provider.snippets(snapshot, len(snapshot.text), PROMPT_CHARS)
+        assert snippets.repository == repository
 
 
 def test_an_earlier_edit_at_another_position_is_shown(session):
@@ -168,7 +167,7 @@ def test_a_token_is_masked_in_snippets_of_all_sources_also_across_the_end_of_wha
     session.open("main.py", "total = price\n")
     session.type("main.py", "\n")
     chunks = session.snippets().chunks
-    assert [chunk.source for chunk in chunks] == [*[SnippetSource.OPEN_FILES] * 2, SnippetSource.EDITS]
+    assert [chunk.source for chunk in chunks] == ["similar", "open-files", "edits"]
     assert not any("a1a1" in chunk.text or "ghp_" in chunk.text for chunk in chunks)
 
 
