@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.text import Text
 from typer import Argument, Option
 
+from dg_lsp.canvas.prompt_format import own_snippets
+from dg_lsp.canvas.spec import ModelSpec
 from dg_lsp.cli import loading, output
 from dg_lsp.cli.options import Deadline, FileOptions, Json, ModelOptions, Position, RunOptions, Seed, configure
 from dg_lsp.cli.printing import note, plural, print_json, print_line
@@ -119,10 +121,11 @@ class _EditCommand:
     def fill(self, request: FillRequest) -> int:
         """Completes the code at an offset; returns the exit code."""
         verification = self._verification()
-        if verification is not None:
-            request = replace(request, snippets=verification.failure(note))
+        failure = None if verification is None else verification.failure(note)
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             self.run.note_effects(engine.spec)
+            request = _with_snippets(request, engine.spec, self.settings)
+            request = request if failure is None else replace(request, snippets=failure)
             excerpt_with = partial(output.excerpt, request.snapshot, request.offset)
             result = self._drain(request, engine, lambda frame: excerpt_with(output.drawing(frame)))
             silence = _reason_for_silence(request, self.settings, engine.spec.language_problem(self.source.language))
@@ -285,6 +288,7 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
         with closing(loading.open_engine(settings)) as engine:
             deadline = time.monotonic() + completion.deadline_ms / 1e3
             explanation = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
+            request = _with_snippets(request, engine.spec, settings)
             explanation = explanation or explain(engine.fill(request, deadline=deadline), completion, engine)
     if as_json:
         print_json(asdict(explanation))
@@ -302,6 +306,11 @@ def _request(source: SourceFile, location: Location, settings: Settings) -> Fill
     opening = opening_of(snapshot.text, offset, snapshot.language)
     opened = replace(snapshot, text=snapshot.text[:offset] + opening + snapshot.text[offset:])
     return FillRequest(opened, offset + len(opening), max_lines=max_lines(settings.completion))
+
+
+def _with_snippets(request: FillRequest, spec: ModelSpec, settings: Settings) -> FillRequest:
+    """The request with the similar code that an editor without other open files would find."""
+    return replace(request, snippets=own_snippets(request.snapshot, request.offset, spec, settings.context.enabled))
 
 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:
