@@ -60,8 +60,7 @@ class ContextSettings:
     """Code of other places in the prompt. Excluded files are never part of it."""
 
     enabled: str = field(default="auto", validator=validators.in_(("auto", "always", "never")))
-    """Add code of other places to the prompt, of open files and of the file itself: `always`, `never`, or for models
-    that use it (`auto`)."""
+    """Code of open files and the rest of the file in prompts: `always`, `never`, or for models that use it (`auto`)."""
 
 
 def _patterns(_instance: object, _attribute: "attrs.Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
