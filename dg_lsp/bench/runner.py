@@ -69,6 +69,7 @@ class RequestOptions:
     early_stop_ms: float | None = None
     is_warm: bool = False  # the KV cache holds the prompt without its last character, as while typing
     sampler: SamplerOptions = NO_OPTIONS  # for decoders that denoise a canvas
+    context: str = "auto"  # see `ContextSettings.enabled`
 
     @property
     def tree(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class EngineContender:
             # `dg-lsp serve` hides what is improbable while the user types
             priority=Priority.INVOKED if isinstance(self.engine, RemoteEngine) else Priority.TYPED,
             sampler=self.options.sampler,
-            snippets=own_snippets(case.snapshot, case.offset, self.engine.spec),
+            snippets=own_snippets(case.snapshot, case.offset, self.engine.spec, self.options.context),
         )
 
 

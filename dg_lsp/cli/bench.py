@@ -82,7 +82,10 @@ def infill(
     """Fill test cases as in an editor: how many fills are right, and how fast."""
     given = RunOptions(decoder=decoder, sampler=sampler)
     settings = given.configured(configure(model.tree))
-    options = runner.RequestOptions(length, deadline_ms=deadline, is_warm=warm, sampler=given.sampler_options)
+    context = settings.context.enabled
+    options = runner.RequestOptions(
+        length, deadline_ms=deadline, is_warm=warm, sampler=given.sampler_options, context=context
+    )
     cases = sample_cases(read_cases(data), limit, seed)
     sandbox = open_sandbox(cases) if execute else None
     name = REMOTE if settings.is_remote else decoder.value if decoder else settings.completion.decoder

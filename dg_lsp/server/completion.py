@@ -52,7 +52,13 @@ async def explain_position(server: Server, document: Document, offset: int) -> E
     position = server.documents.completion_at(document, offset, offset)
     if (explanation := Explanation.of(_eligibility(server, position, is_requested=False))) is not None:
         return explanation
-    result = await server.fill(_request(server, position))
+    try:
+        result = await server.fill(_request(server, position))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # by the client
+            raise
+        result = await server.fill(_request(server, position))  # a completion in the document had replaced it
     return _explanation(server, result)
 
 

@@ -59,6 +59,8 @@ def test_a_request_has_similar_code_of_the_rest_of_the_file():
     prefix = f"def order(price, tax):\n    return price * tax\n{filler}def bill(price, tax):\n    return "
     request = runner.EngineContender("x", engine).request(dataclasses.replace(CASE, prefix=prefix))
     assert "return price * tax" in request.snippets.chunks[0].text
+    never = runner.EngineContender("x", engine, options=runner.RequestOptions(context="never"))
+    assert never.request(dataclasses.replace(CASE, prefix=prefix)).snippets.chunks == ()
 
 
 def test_tests_run_after_all_contenders_have_answered_a_case(contenders, log):

@@ -12,9 +12,11 @@ from scripted import MASK_SPEC
 
 from dg_lsp.canvas.spec import FimOrder
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.request import RewriteRequest
+from dg_lsp.engine.request import FillResult, RewriteRequest
 from dg_lsp.engine.scheduler import ResidentModels
+from dg_lsp.postprocess.validate import Candidate
 from dg_lsp.server.app import create_server, did_open
+from dg_lsp.server.completion import explain_position
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.server.status import State
@@ -94,3 +96,20 @@ def test_a_rewrite_ends_although_other_settings_replace_its_model_meanwhile(edit
 
     editor.scheduler.submit = submit
     assert asyncio.run(editor.server.rewrite(RewriteRequest(Snapshot(URI, TEXT), 0, 1))) == "rewritten"
+
+
+def test_an_explanation_is_computed_again_if_a_completion_in_the_document_replaces_it(editor, monkeypatch):
+    """Neovim drops the answer to a request that the server cancels, so its user would read nothing."""
+    requests = []
+
+    async def fill(request):
+        requests.append(request.offset)
+        if len(requests) == 1:
+            raise asyncio.CancelledError
+        return FillResult("m", (Candidate("b)", 0.0, confidence=1.0),), ())
+
+    editor.open("f(a")
+    monkeypatch.setattr(editor.server, "fill", fill)
+    explanation = asyncio.run(explain_position(editor.server, editor.documents.get(URI), 3))
+    assert requests == [3, 3]
+    assert explanation.text == "b)"
