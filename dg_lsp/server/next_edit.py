@@ -147,10 +147,13 @@ class NextEditProvider:
             return await past.running
         except DgLspError as error:
             return NextEdits(reason=f"{NOT_REPEATED}; {error}")
-        except asyncio.CancelledError:  # a change of the document ends the work of the model
-            if self._documents.get(document.uri) is document:
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # by the client
                 raise
-            return NextEdits(reason=HAS_CHANGED)
+            # a change of the document, or a newer request, ends the work of the model
+            is_same = self._documents.get(document.uri) is document
+            return NextEdits(reason="a newer request is computed" if is_same else HAS_CHANGED)
 
 
 def _is_proposed(text: str, new_text: str, proposals: Collection[Proposal]) -> bool:
