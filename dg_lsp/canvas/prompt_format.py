@@ -24,6 +24,7 @@ from dg_lsp.context.languages import PLAIN, language_id_of, language_of
 from dg_lsp.context.window import (
     CHARS_PER_TOKEN,
     NO_SNIPPETS,
+    SUFFIX_SHARE,
     Prompt,
     Snippet,
     Snippets,
@@ -35,8 +36,6 @@ from dg_lsp.context.window import (
 )
 from dg_lsp.errors import ModelUnsupportedError, RequestError
 
-SUFFIX_SHARE = 0.3
-"""Largest fraction of a prompt's tokens for the suffix; the prefix takes the rest."""
 SNIPPETS_SHARE = 0.25
 """Largest fraction of a prompt's tokens for all snippets, where a model has no tokens for them beside the prompt."""
 PREFIX_TAIL = 8

@@ -23,6 +23,7 @@ from dg_lsp.cli.source import Location, SourceFile, parse_location
 from dg_lsp.context.exclusion import Eligibility
 from dg_lsp.context.gaps import find_gaps
 from dg_lsp.context.languages import opening_of
+from dg_lsp.context.window import Snippets
 from dg_lsp.engine.decoders.base import Result
 from dg_lsp.engine.engine import Engine, drain
 from dg_lsp.engine.request import (
@@ -124,8 +125,7 @@ class _EditCommand:
         failure = None if verification is None else verification.failure(note)
         with loading.timed_engine(self.settings, self.source.language) as (engine, load_ms):
             self.run.note_effects(engine.spec)
-            request = _with_snippets(request, engine.spec, self.settings)
-            request = request if failure is None else replace(request, snippets=failure)
+            request = replace(request, snippets=failure or _similar_code(request, engine.spec, self.settings))
             excerpt_with = partial(output.excerpt, request.snapshot, request.offset)
             result = self._drain(request, engine, lambda frame: excerpt_with(output.drawing(frame)))
             silence = _reason_for_silence(request, self.settings, engine.spec.language_problem(self.source.language))
@@ -288,7 +288,7 @@ def why(position: Position, model: ModelOptions, as_json: Json = False) -> int:
         with closing(loading.open_engine(settings)) as engine:
             deadline = time.monotonic() + completion.deadline_ms / 1e3
             explanation = _reason_for_silence(request, settings, engine.spec.language_problem(source.language))
-            request = _with_snippets(request, engine.spec, settings)
+            request = replace(request, snippets=_similar_code(request, engine.spec, settings))
             explanation = explanation or explain(engine.fill(request, deadline=deadline), completion, engine)
     if as_json:
         print_json(asdict(explanation))
@@ -308,9 +308,9 @@ def _request(source: SourceFile, location: Location, settings: Settings) -> Fill
     return FillRequest(opened, offset + len(opening), max_lines=max_lines(settings.completion))
 
 
-def _with_snippets(request: FillRequest, spec: ModelSpec, settings: Settings) -> FillRequest:
-    """The request with the similar code that an editor without other open files would find."""
-    return replace(request, snippets=own_snippets(request.snapshot, request.offset, spec, settings.context.enabled))
+def _similar_code(request: FillRequest, spec: ModelSpec, settings: Settings) -> Snippets:
+    """The similar code that an editor without other open files would find."""
+    return own_snippets(request.snapshot, request.offset, spec, settings.context.enabled)
 
 
 def _reason_for_silence(request: FillRequest, settings: Settings, language_problem: str = "") -> Explanation | None:

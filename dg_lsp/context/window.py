@@ -15,6 +15,7 @@ from dg_lsp.errors import UsageError
 PATH_PARTS = 3  # of a document's path that are shown
 CHARS_PER_TOKEN = 4  # approximate length of a token of source text; a prompt is cut to its exact budget later
 GRID = 5  # a window starts at a multiple of a fifth of its budget
+SUFFIX_SHARE = 0.3  # largest fraction of a prompt for the suffix; the prefix takes the rest
 ALIGN = 10  # plus at most a tenth of its budget, to reach the start of a line
 
 
@@ -140,8 +141,6 @@ MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or 
 MAX_SIMILAR = 8  # windows that are found
 CHARS_BEFORE, CHARS_AFTER = 300, 100
 """Characters around the cursor whose words are searched. More of them find worse code (docs/log.md)."""
-PREFIX_SHARE, SUFFIX_SHARE = 0.7, 0.3
-"""Fractions of the characters of a prompt that it has at least of the code before the cursor, and at most after it."""
 _WORD = re.compile(r"\b[^\W\d]\w+")
 
 Words = frozenset[str]
@@ -187,7 +186,7 @@ class SearchedFile:
 def hidden_part(snapshot: Snapshot, offset: int, num_chars: int) -> SearchedFile:
     """What a prompt with `num_chars` characters of the code around an offset does not show of the file."""
     text = snapshot.text
-    first = text.count("\n", 0, max(0, offset - int(PREFIX_SHARE * num_chars)))
+    first = text.count("\n", 0, max(0, offset - int((1 - SUFFIX_SHARE) * num_chars)))
     last = text.count("\n", 0, offset + int(SUFFIX_SHARE * num_chars))
     windows = windows_of(TextStyle().to_model(cut(text, MAX_CHARS)))
     hidden = [window for window in windows if window.first + len(window.lines) <= first or window.first > last]

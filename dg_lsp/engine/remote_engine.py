@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from dg_lsp.backends.remote.dialects import RemoteAnswer, RemoteQuery, RemoteTask
 from dg_lsp.canvas.chat_template import ChatTemplate
-from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, SUFFIX_SHARE, fitting, prompt_of
+from dg_lsp.canvas.prompt_format import SNIPPETS_SHARE, fitting, prompt_of
 from dg_lsp.canvas.spec import ModelSpec, PromptFormat
 from dg_lsp.context.document import LINE_END
-from dg_lsp.context.window import CHARS_PER_TOKEN, Prompt
+from dg_lsp.context.window import CHARS_PER_TOKEN, SUFFIX_SHARE, Prompt
 from dg_lsp.engine.decoder_selection import early_stop_ms
 from dg_lsp.engine.decoders.base import PROMPT_PIECE, Limits, Progress, RequestCosts, text_ending
 from dg_lsp.engine.engine import Engine

@@ -224,7 +224,7 @@ def parse_edit_prompt(text: str) -> tuple[RequestedGap, str, str]:
         ApiError: a mark is missing.
     """
     path = ""
-    file, _, _ = text.partition(_FILE_START)[2].rpartition(_FILE_END)
+    file = text.partition(_FILE_START)[2].rpartition(_FILE_END)[0]
     if file.startswith(_PATH):
         path, _, file = file.removeprefix(_PATH).partition("\n")
     above, has_start, rest = file.partition(_REGION_START)
