@@ -92,8 +92,8 @@ def _fetch_from_hub(preset: Preset, commit: str, expected: Mapping[str, str]) ->
         missing = [file for file in files if not _is_expected(preset.folder, file)]
         check_space(preset.folder, sum(file.size for file in missing))
         for file in missing:
-            (preset.folder / file.path).unlink(missing_ok=True)
-            api.hf_hub_download(preset.repository, file.path, revision=commit, local_dir=preset.folder)
+            options = {"local_dir": preset.folder, "force_download": (preset.folder / file.path).exists()}
+            api.hf_hub_download(preset.repository, file.path, revision=commit, **options)
             _check(preset.folder, file, preset.repository)
     # the hub may report no checksum
     hashed = (replace(file, sha256=file.sha256 or file_sha256(preset.folder / file.path)) for file in files)

@@ -146,6 +146,15 @@ def test_the_first_download_fixes_commit_and_checksums(hub):
     assert read_pin(of_next_release) is None, "a release may name another commit"
 
 
+def test_a_version_stays_until_another_one_is_fetched(hub):
+    fetch(preset())
+    hub.files["Tiny-Q4_K_M.gguf"] = WEIGHTS[::-1]
+    hub.failures["/resolve/"] = (500, {})
+    with pytest.raises(ModelError):
+        fetch(preset(), is_other_version=True)
+    assert fetched_path(preset()).read_bytes() == WEIGHTS
+
+
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}', '{"files": [{"path": 1}]}', "[" * 100_000])
 def test_an_invalid_record_is_ignored(record):
     fetch(preset())
