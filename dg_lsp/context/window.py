@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from operator import itemgetter
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
@@ -139,6 +140,7 @@ MAX_LINES = 4000  # of a text that are searched
 MAX_CHARS = 400_000  # of a text that are searched
 MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or minified
 MAX_SIMILAR = 8  # windows that are found
+MAX_FILES = 12  # of which the windows are kept
 CHARS_BEFORE, CHARS_AFTER = 300, 100
 """Characters around the cursor whose words are searched. More of them find worse code (docs/log.md)."""
 _WORD = re.compile(r"\b[^\W\d]\w+")
@@ -166,9 +168,11 @@ def similarity(a: Words, b: Words) -> float:
     return both / (len(a) + len(b) - both) if both else 0.0
 
 
+@lru_cache(maxsize=MAX_FILES)  # making them takes about 7 ms for a file of 600 lines, and comparing them 0.3 ms
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
-    """Overlapping windows of a text."""
-    lines = [cut(line, MAX_LINE) for line in cut(text, MAX_CHARS).split("\n")[:MAX_LINES]]
+    """Overlapping windows of a text, in the model's style."""
+    shown = TextStyle().to_model(cut(text, MAX_CHARS))
+    lines = [cut(line, MAX_LINE) for line in shown.split("\n")[:MAX_LINES]]
     starts = range(0, max(1, len(lines) - WINDOW + STRIDE), STRIDE)
     parts = ((start, tuple(lines[start : start + WINDOW])) for start in starts)
     return tuple(CodeWindow(start, part, words_of("\n".join(part))) for start, part in parts)
@@ -188,8 +192,7 @@ def hidden_part(snapshot: Snapshot, offset: int, num_chars: int) -> SearchedFile
     text = snapshot.text
     first = text.count("\n", 0, max(0, offset - int((1 - SUFFIX_SHARE) * num_chars)))
     last = text.count("\n", 0, offset + int(SUFFIX_SHARE * num_chars))
-    windows = windows_of(TextStyle().to_model(cut(text, MAX_CHARS)))
-    hidden = [window for window in windows if window.first + len(window.lines) <= first or window.first > last]
+    hidden = [window for window in windows_of(text) if window.first + len(window.lines) <= first or window.first > last]
     return SearchedFile(snapshot.file_uri, snapshot.language, hidden)
 
 

@@ -1,10 +1,11 @@
 """A decoder at work for one request: the slot of the KV cache, the model as this request sees it, and the result."""
 
+import math
 import re
 import time
 from codecs import getincrementaldecoder
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
@@ -63,7 +64,7 @@ class KVSlots:
         self.user: object = None  # the request that used the model last
         self.is_crowded = False  # there was no memory for two prompts at a time
 
-    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Sequence[int] = (), *, slot: int = -1) -> int:
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Collection[int] = (), *, slot: int = -1) -> int:
         """The client's slot that shares half of the prompt, start and end, or begins with it; none of those `taken`.
 
         Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
@@ -79,6 +80,15 @@ class KVSlots:
                 slot = free[0]
         self._held.move_to_end(slot)
         return slot
+
+    def kept_for_others(self, client: Hashable) -> set[int]:
+        """The slots that other clients have used last, as many for each as its share of all slots."""
+        used: dict[Hashable, list[int]] = {client: []}
+        for slot, ids in self._held.items():
+            if len(ids):
+                used.setdefault(self._clients[slot], []).append(slot)
+        share = math.ceil(len(self._held) / len(used))
+        return {slot for owner, slots in used.items() if owner != client for slot in slots[-share:]}
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""

@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.canvas.chat import chat_layout, raw_layout
-from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer
+from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.context.window import NO_SNIPPETS
@@ -279,22 +279,26 @@ class LocalEngine(Engine):
         model, wanted = self._resolved(request, DecoderName(self.settings.decoder))
         decoder = self._selection(request, model, _fill_layout(request, model)).choose(wanted)
         slots = model.slots
+        limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
         taken: list[int] = []
         num_tokens = 0
-        for prompt_ids in _prompts_ahead(request, model, decoder):
-            num_tokens += len(prompt_ids)
-            if taken:
-                limit = model.denoiser.footprint.cache_limit - model.spec.longest_block
-                if slots.is_crowded or len(taken) == model.denoiser.num_slots or num_tokens > limit:
+        try:
+            for prompt_ids in _prompts_ahead(request, model, decoder):
+                num_tokens += len(prompt_ids)
+                kept = {*taken, *slots.kept_for_others(model.client)} if taken else ()
+                if taken and (slots.is_crowded or len(kept) == model.denoiser.num_slots or num_tokens > limit):
                     break
-            slot = slots.choose(prompt_ids, model.client, taken)
-            taken.append(slot)
-            if slots.num_shared(slot, prompt_ids, model.client) < len(prompt_ids):
-                task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
-                yield from task.running(task.prefill(prompt_ids))
-            if len(taken) > 1:
-                num_lagging = len(taken) * max(MAX_LAG, model.spec.block_length)
-                slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
+                slot = slots.choose(prompt_ids, model.client, kept)
+                taken.append(slot)
+                if slots.num_shared(slot, prompt_ids, model.client) < len(prompt_ids):
+                    task = DecodeTask(model, decoder, Layout(prompt_ids), Limits(0, 0, None), RequestCosts(), slot=slot)
+                    yield from task.running(task.prefill(prompt_ids))
+                if len(taken) > 1:
+                    num_lagging = len(taken) * max(MAX_LAG, model.spec.block_length)
+                    slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
+        finally:
+            for slot in reversed(taken):  # where another request needs a slot, it gets that of the farthest prompt
+                slots.choose(NOTHING, model.client, slot=slot)
 
     @override
     def close(self) -> None:

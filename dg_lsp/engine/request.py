@@ -262,6 +262,7 @@ class FillRequest(DocumentRequest[FillResult]):
     max_lines: int | None = None  # None allows one line on a line with text and any number on a blank line
     max_tokens: int | None = None  # longest fill; None takes the setting, 0 only decodes the prompt
     early_stop_ms: float | None = None  # time until whole lines are enough, 0 for never; None takes the setting
+    is_followed: bool = True  # idle time finishes it, and computes the fill that follows if it is accepted
     is_gap: bool = False  # in place of a placeholder: one argument, or statements of the block around it
     cursor: Cursor = field(init=False, repr=False, compare=False)
     """The lines around the offset, computed once for all that look at them."""

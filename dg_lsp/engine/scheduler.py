@@ -360,14 +360,15 @@ class Scheduler:
         refresh = Job(IdleRequest(), settings)
         if not settings.speculate or request.priority is Priority.SPECULATION:
             return [refresh]
-        if not (result.is_unfinished or result.is_prompt_cut):  # the next key needs the warm prompt
-            return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
-        # the fill is cached then, if the cursor stays where it is
-        return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]
+        if request.is_followed and (result.is_unfinished or result.is_prompt_cut):
+            # the fill is cached then, if the cursor stays where it is
+            return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]
+        # the next key needs the warm prompt
+        return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
 
     def _next_fill(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
-        if not (settings.speculate and result.candidates):
+        if not (settings.speculate and request.is_followed and result.candidates):
             return None
         before = request.snapshot.text[: request.offset]
         accepted = before + result.candidates[0].text

@@ -176,7 +176,7 @@ class RequestMiddleware:
         client = self._rules.client(headers)
         connection.has_key = connection.has_key or bool(client)
         is_operator = bool(client) and client == next(iter(self._rules.keys))
-        state = {"client": client or connection.number, "is_operator": is_operator}
+        state = {"client": client or connection.sender, "is_operator": is_operator}
         scope = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "state": state}
         headers["content-type"] = "application/json"  # curl sends another one; llama.cpp's server ignores it
 

@@ -7,9 +7,12 @@ rebinding (its name resolves to this machine) it still sends that name as `Host`
 import asyncio
 import hmac
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from starlette.datastructures import Headers
 from typing_extensions import override
@@ -29,7 +32,15 @@ READ_BYTES = 32_768
 """Bytes that are read from a connection at a time; parsing more of them would delay other clients."""
 WRITE_SECONDS = 30.0
 """Time after which a connection is closed whose client does not read its response."""
+OWN_USER = "the user of this process"
 _PORT = re.compile(r":\d*$")
+_TABLES = Path("/proc/net/tcp"), Path("/proc/net/tcp6")
+_SOCKET = re.compile(r"\s+\d+: ([0-9A-F]+):([0-9A-F]{4}) ([0-9A-F]+):([0-9A-F]{4}) 01(?: \S+){3}\s+(\d+)")
+"""A connection in Linux's table of TCP sockets: addresses and ports of both sides, and the user of the first one.
+
+One that is being closed has no user there, but 0."""
+_LOOPBACK = re.compile(r"(?:0000000000000000FFFF0000)?.{6}7F|0{24}01000000")
+"""127.0.0.0/8, also as an IPv6 address, and ::1 in that table, whose words have the lowest byte first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,19 @@ def allowed_hosts(address: str, names: Sequence[str]) -> tuple[str, ...]:
     return (*LOOPBACK, address.lower(), *(name.lower() for name in names))
 
 
+def is_of_this_user(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> bool:
+    """Whether the user of this process holds the other side of a connection on this machine; false if unknown."""
+    ports = (client[1], server[1]) if client and server else None
+    for table in _TABLES:
+        with suppress(OSError):
+            for row in _SOCKET.finditer(table.read_text(encoding="ascii")):
+                address, port, other_address, other_port, user = row.groups()
+                is_local = _LOOPBACK.fullmatch(address) and _LOOPBACK.fullmatch(other_address)
+                if is_local and (int(port, 16), int(other_port, 16)) == ports:
+                    return int(user) == os.getuid()
+    return False
+
+
 _numbers = itertools.count(1)
 
 
@@ -91,7 +115,11 @@ class Connection(H11Protocol):
 
     since = 0.0
     """When the server began to wait for the client, in loop time."""
-    number = 0  # no two connections of a process have the same; a port may be used again
+    sender: int | str = 0
+    """Who sends requests without a key: the user who runs this process, or this connection.
+
+    llama.vim and other users of curl open a connection for each request.
+    """
     has_key = False
     """A request on this connection had a key."""
     _timer: asyncio.TimerHandle | None = None
@@ -101,7 +129,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Closes the oldest of the connections that wait if too many are open; that may be this one."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.since, self.number = self.loop.time(), next(_numbers)
+        self.since = self.loop.time()
+        is_own = is_of_this_user(self.client, self.server)
+        self.sender = OWN_USER if is_own else next(_numbers)  # a port may be used again
         self.app_state = {"connection": self}
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > MAX_CONNECTIONS:

@@ -77,6 +77,7 @@ async def infill(body: NativeBody, service: RequestService, http: Request) -> Re
     snippets = [
         Snippet(SnippetSource.GIVEN, extra.filename, style.to_model(extra.text)) for extra in body.input_extra[::-1]
     ]
+    request = service.with_earlier_text(request, http)
     request = replace(request, snippets=allowed_snippets(snippets, service.engine.spec, service.settings))
     return _respond(service, http, request, NativeAnswer(body))
 
@@ -97,6 +98,7 @@ async def openai_completions(body: CompletionBody, service: RequestService, http
     gap = _completion_gap(body, is_code=http.url.path == "/v1/fim/completions")
     if gap is not None:
         fill = _fill_request(service, http, gap, body, body.max_tokens or -1, body.num_candidates)
+        fill = service.with_earlier_text(fill, http)
         return _respond(service, http, fill, OpenAiAnswer(name, body))
     if body.num_candidates > 1:
         raise ApiError(400, "n must be 1 for a text without a language; send the language to get several", field="n")
@@ -177,6 +179,7 @@ def _fill_request(
         num_candidates=num_candidates,
         max_tokens=min(max_tokens, MAX_TOKENS) if max_tokens >= 0 else None,
         deadline_ms=CHAT_DEADLINE_MS if is_warm_up else body.deadline_ms,
+        is_followed=False,  # plugins cache completions and request the next one themselves
         seed=body.seed,
         sampler=body.sampler,
         slot=body.id_slot,

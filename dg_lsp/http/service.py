@@ -6,7 +6,7 @@ Independent of dialects. Everything here runs on the event loop.
 import asyncio
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -35,10 +35,14 @@ from dg_lsp.engine.scheduler import OnFrame, OpenScheduler, ResidentModels, Sche
 from dg_lsp.http.auth import AccessRules
 from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
-from dg_lsp.settings import Settings, with_setting
+from dg_lsp.settings import Settings
 
 REASON = "dg-lsp-reason"
 """Header of an empty fill: why it is empty. A stream that begins with a draft has sent its headers before."""
+NUM_OVERLAP = 300
+"""Characters by which the text of an earlier request is recognised."""
+MAX_TEXTS = 16
+"""Texts of earlier requests that are kept, of all clients together."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Result = TypeVar("Result")
@@ -69,6 +73,32 @@ def eligibility(path: str, text: str, language: str, settings: Settings) -> Elig
     """Whether the settings allow a file of the client's machine; `path` is not looked up on this one."""
     snapshot = Snapshot("client:///" + quote(path.replace("\\", "/").lstrip("/")), text, language)
     return Eligibility.of_document(snapshot, Exclusion(settings.privacy))
+
+
+class EarlierText:
+    """The text before the cursors of earlier requests, because many clients send the last lines of a file only.
+
+    The start of a prompt is counted from the start of the text: with another line there in each request, the whole
+    prompt would be decoded anew.
+    """
+
+    def __init__(self) -> None:
+        self._texts: deque[tuple[Hashable, str]] = deque(maxlen=MAX_TEXTS)
+
+    def joined(self, client: Hashable, prefix: str) -> str:
+        """A prefix behind the text that an earlier one of the client has before it."""
+        opening = prefix[:NUM_OVERLAP]
+        if len(opening) < NUM_OVERLAP:
+            return prefix
+        for known in (known for known in reversed(self._texts) if known[0] == client):
+            at = known[1].find(opening)
+            if at >= 0:
+                self._texts.remove(known)
+                whole = known[1][:at] + prefix
+                prefix = whole if len(whole) <= MAX_CHARS else prefix
+                break
+        self._texts.append((client, prefix))
+        return prefix
 
 
 class Metrics:
@@ -139,9 +169,9 @@ class Service:
         self._warning = ""  # the last one
         self.metrics = Metrics(lambda: self.num_active)
         self.started = int(time.time())  # seconds since 1970
-        # plugins cache completions and request the next one themselves
-        self.models = ResidentModels(open_scheduler, with_setting(settings, "completion.speculate", False))
+        self.models = ResidentModels(open_scheduler, settings)
         self._audit_log = AuditLog.of(settings.privacy, report)
+        self._earlier = EarlierText()
         self.models.listen(self.metrics, self._audit_log)
         self._numbers = itertools.count(1)
         self._active: Counter[Hashable] = Counter()  # requests by client
@@ -190,6 +220,14 @@ class Service:
             raise ApiError(400, document.reason)
         sender = f"client={quote(client)}" if client else f"request={next(self._numbers)}"
         return Snapshot(f"http:{quote(path)}?{sender}", text, language)
+
+    def with_earlier_text(self, request: FillRequest, http: Request) -> FillRequest:
+        """The request with the text that earlier ones of its client had before it."""
+        snapshot, offset = request.snapshot, request.offset
+        sender = http.state.client, snapshot.uri.partition("?")[0]
+        prefix = self._earlier.joined(sender, snapshot.text[:offset])
+        snapshot = replace(snapshot, text=prefix + snapshot.text[offset:])
+        return replace(request, snapshot=snapshot, offset=len(prefix))
 
     async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
         """Yields the frames if `has_frames`, and then the result, which has no text for a request of no tokens.

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, local_path, mask_secrets
 from dg_lsp.context.window import (
-    MAX_CHARS,
     MAX_LINE,
     NO_SNIPPETS,
-    CodeWindow,
     SearchedFile,
     Snippet,
     Snippets,
@@ -73,11 +71,6 @@ class ContextProvider:
         """Lines around each earlier edit by its URI and place, as they were when the cursor left them; newest last."""
         self._last_edit: tuple[str, int] | None = None
         """URI and line of the last edit."""
-        self._windows: dict[str, tuple[int, tuple[CodeWindow, ...]]] = {}
-        """By URI, of the open files that were searched last: the version that was searched, and its windows.
-
-        Making them takes about 7 ms for a file of 600 lines, and comparing them 0.3 ms.
-        """
 
     def record_edit(self, document: Document, line: int) -> None:
         """Call it before a line changes. An edit becomes a snippet when the next edit is at another position."""
@@ -93,7 +86,6 @@ class ContextProvider:
             self._last_edit = None
         if self._collection is not None and self._collection.uri == uri:
             self._collection = self._following = None
-        self._windows.pop(uri, None)
 
     def snippets(self, snapshot: Snapshot, offset: int, num_chars: int) -> Snippets:
         """Snippets for a cursor; never text of an excluded file, and without private keys and tokens.
@@ -139,18 +131,11 @@ class ContextProvider:
         """Similar parts of the last open files, and of what the prompt does not show of the file itself, best first."""
         files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
         allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
-        self._windows = {file.uri: self._windows_of(file) for file in allowed}
-        searched = [SearchedFile(file.uri, file.language, self._windows[file.uri][1]) for file in allowed]
+        searched = [SearchedFile(file.uri, file.language, windows_of(file.lines.text)) for file in allowed]
         source = SnippetSource.SIMILAR
         for file, window in similar_code(snapshot, offset, [hidden_part(snapshot, offset, num_chars), *searched]):
             yield _collected(source, file.uri, file.language, "\n".join(window.lines))
             source = SnippetSource.OPEN_FILES
-
-    def _windows_of(self, document: Document) -> tuple[int, tuple[CodeWindow, ...]]:
-        windows = self._windows.get(document.uri)
-        if windows is None or windows[0] != document.version:
-            windows = document.version, windows_of(TextStyle().to_model(cut(document.lines.text, MAX_CHARS)))
-        return windows
 
     def _keep_last_edit(self) -> None:
         """Records the lines around the last edit as they are now."""

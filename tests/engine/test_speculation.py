@@ -1,5 +1,6 @@
 """Fills that cost no pass: the rest of an earlier one, and the one that follows if it is accepted."""
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -48,16 +49,19 @@ def test_a_fill_of_low_confidence_stays_hidden_while_it_is_typed_and_is_not_comp
     assert invoked.text and not invoked.is_cached  # a requested completion is checked more strictly
 
 
-@pytest.mark.parametrize("speculate", [True, False])
-def test_next_fill_is_computed_while_the_user_reads_if_the_settings_allow_it(scheduler_of, speculate):
+@pytest.mark.parametrize(("speculate", "is_followed"), [(True, True), (False, True), (True, False)])
+def test_next_fill_is_computed_while_the_user_reads_if_settings_and_request_allow_it(
+    scheduler_of, speculate, is_followed
+):
     denoiser, settings = ScriptedDenoiser(script), attrs.evolve(SPECULATING, speculate=speculate)
     scheduler = scheduler_of(denoiser, settings)
-    first = scheduler.submit(ask(max_lines=1)).result(TIMEOUT)
+    first = scheduler.submit(ask(max_lines=1, is_followed=is_followed)).result(TIMEOUT)
     wait_until(lambda: is_idle(scheduler))
-    assert (denoiser.num_steps > first.steps) is speculate
+    is_computed = speculate and is_followed
+    assert (denoiser.num_steps > first.steps) is is_computed
     assert scheduler.model_time.speculative > 0
     second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
-    assert (second.text, second.is_cached) == ("two", speculate)
+    assert (second.text, second.is_cached) == ("two", is_computed)
 
 
 class HeldSpeculation(Gate):
@@ -178,26 +182,28 @@ OF_BLOCKS = replace(
 
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX])
 @pytest.mark.parametrize(
-    ("model", "spec", "num_slots"),
+    ("model", "spec", "num_slots", "clients", "num_keys"),
     [
-        pytest.param(ScriptedDenoiser, MASK_SPEC, 4, id="four slots"),
-        pytest.param(ScriptedDenoiser, MASK_SPEC, 2, id="two slots"),
-        pytest.param(Blocks, OF_BLOCKS, 4, id="blocks"),
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 4, "a", 60, id="four slots"),
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 2, "a", 60, id="two slots"),
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 4, "ab", 60, id="two clients, two slots for each"),
+        pytest.param(ScriptedDenoiser, MASK_SPEC, 4, "abcd", 16, id="four clients, no slot for prompts ahead"),
+        pytest.param(Blocks, OF_BLOCKS, 4, "a", 60, id="blocks"),
     ],
 )
 def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt_moves(
-    scheduler_of, format_, model, spec, num_slots
+    scheduler_of, format_, model, spec, num_slots, clients, num_keys
 ):
     fim = replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST)
     spec = replace(spec, max_prompt_tokens=320, fim=fim, prompt_format=format_)
     scheduler = scheduler_of(model("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
-    for end in range(900, 960):
-        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end)
+    for end, client in itertools.product(range(900, 900 + num_keys), clients):
+        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end, client=client)
         result = scheduler.submit(request).result(TIMEOUT)
         wait_until(lambda: is_idle(scheduler))
         decoded.append(result.prompt_tokens - result.cached_tokens)
-    assert max(decoded[1:]) <= 16 < decoded[0]
+    assert max(decoded[len(clients) :]) <= 16 < decoded[0]
 
 
 def test_other_snippets_are_decoded_before_they_take_their_place(scheduler_of):

@@ -1,10 +1,12 @@
 """`input_extra`: code of other files in a request."""
 
 import pytest
-from http_server import mercury
+from http_server import OPERATOR, mercury
 from scripted import ScriptedDenoiser
 
+from dg_lsp.context.window import MAX_CHARS
 from dg_lsp.http import service
+from dg_lsp.http.service import EarlierText
 
 GAP = {"input_prefix": "x = ", "input_suffix": "\n"}
 EXTRA = [{"text": "old = 1\r\n", "filename": "/home/me/work/pkg/sub/old.py"}, {"text": "\tnew = 2\n", "filename": ""}]
@@ -78,3 +80,45 @@ def test_any_file_name_is_accepted(prefix_of, name):
     shown = prefix_of([{"text": "a = 1\n", "filename": name}])
     assert shown.count("\n") == 3
     assert "\na = 1\n# untitled\nx = " in shown
+
+
+FILE = [f"value_{number} = compute({number})\n" for number in range(99)]
+
+
+@pytest.mark.parametrize(
+    ("client", "sent", "joined"),
+    [
+        pytest.param("alice", FILE[20:70], FILE[:70], id="further lines"),
+        pytest.param("alice", FILE[20:55], FILE[:55], id="a line above the last one"),
+        pytest.param("alice", FILE[70:], FILE[70:], id="lines that follow none"),
+        pytest.param("alice", FILE[20:25], FILE[20:25], id="too few to recognise"),
+        pytest.param("bob", FILE[20:70], FILE[20:70], id="another client"),
+    ],
+)
+def test_a_part_of_a_file_is_joined_with_what_earlier_requests_of_the_client_had_before_it(client, sent, joined):
+    earlier = EarlierText()
+    for part in (FILE[:60], ["another file\n" * 99], FILE[10:65]):
+        earlier.joined("alice", "".join(part))
+    assert earlier.joined(client, "".join(sent)) == "".join(joined)
+
+
+def test_no_request_becomes_longer_than_a_text_that_is_searched():
+    earlier, line = EarlierText(), "x" * 999 + "\n"
+    earlier.joined("alice", f"{line * (MAX_CHARS // 1000)}{''.join(FILE)}")
+    assert earlier.joined("alice", "".join(FILE)) == "".join(FILE)
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [("/infill", ("input_prefix", "input_suffix")), ("/v1/completions", ("prompt", "suffix"))],
+)
+def test_a_client_that_sends_parts_of_a_file_has_the_same_prompts_as_one_that_sends_all_of_it(start, path, names):
+    def prefixes(first_lines):
+        seen = []
+        client = start(ScriptedDenoiser(lambda prefix, _: seen.append(prefix) or "1"), rules=OPERATOR)
+        for number, first in enumerate(first_lines):
+            sent = dict(zip(names, ("".join(FILE[first : number + 90]), ")\n"), strict=True))
+            assert client.post(path, {**sent, "language": "python"}).status == 200
+        return seen
+
+    assert prefixes(range(9)) == prefixes([0] * 9)
