@@ -47,6 +47,8 @@ MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 MAX_LAG = 8
 """Tokens of a prompt that its slot may lack: the first causal pass decodes them. Of blocks it may lack the last one."""
+MIN_GAIN = 128
+"""Tokens of a prompt for which another slot is taken than the one that a client names."""
 
 
 class KVSlots:
@@ -81,6 +83,16 @@ class KVSlots:
         self._held.move_to_end(slot)
         return slot
 
+    def named(self, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
+        """A slot that a client names, as llama.vim always does.
+
+        -1 where another client uses it, or another slot has much more of the prompt.
+        """
+        is_own = self._clients.get(slot, client) == client
+        num_kept = self._num_kept(slot, prompt_ids, client) if is_own and slot in self._held else 0
+        num_missing = self.num_missing(prompt_ids, client)
+        return slot if is_own and len(prompt_ids) - num_missing <= num_kept + MIN_GAIN else -1
+
     def kept_for_others(self, client: Hashable) -> set[int]:
         """The slots that other clients have used last, as many for each as its share of all slots."""
         used: dict[Hashable, list[int]] = {client: []}
@@ -92,8 +104,7 @@ class KVSlots:
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """Tokens of the prompt that the client's best slot lacks."""
-        num_kept = self.num_alike if self._denoiser.moves_suffix else self.num_shared
-        return len(prompt_ids) - max(num_kept(slot, prompt_ids, client) for slot in self._held)
+        return len(prompt_ids) - max(self._num_kept(slot, prompt_ids, client) for slot in self._held)
 
     def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """How many of the prompt's first tokens the slot holds for the client."""
@@ -116,6 +127,11 @@ class KVSlots:
         num_shared = self.num_shared(slot, prompt_ids, client)
         rest = self._of(slot, client)[num_shared:]
         return num_shared + common_prefix_length(rest[::-1], prompt_ids[num_shared:][::-1])
+
+    def _num_kept(self, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
+        """How many tokens of the prompt the slot need not decode."""
+        count = self.num_alike if self._denoiser.moves_suffix else self.num_shared
+        return count(slot, prompt_ids, client)
 
     def _of(self, slot: int, client: Hashable) -> TokenIds:
         return self._held[slot] if self._clients.get(slot, client) == client else NOTHING

@@ -172,7 +172,7 @@ class LocalEngine(Engine):
                 selection.limits(request, self.settings, decoder, deadline, task_layout),
                 costs,
                 seed=request.seed,
-                slot=request.slot,
+                slot=model.slots.named(request.slot, task_layout.prompt_ids, model.client),
                 judge=request.judge,
             )
         drafts = yield from task.drafts()
