@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from operator import itemgetter
 
 from dg_lsp.context.document import LINE_END, Snapshot, TextStyle, path_of
@@ -140,7 +139,6 @@ MAX_LINES = 4000  # of a text that are searched
 MAX_CHARS = 400_000  # of a text that are searched
 MAX_LINE = 400  # characters of a line that are shown: longer ones are data, or minified
 MAX_SIMILAR = 8  # windows that are found
-MAX_FILES = 12  # of which the windows are kept
 CHARS_BEFORE, CHARS_AFTER = 300, 100
 """Characters around the cursor whose words are searched. More of them find worse code (docs/log.md)."""
 _WORD = re.compile(r"\b[^\W\d]\w+")
@@ -168,7 +166,6 @@ def similarity(a: Words, b: Words) -> float:
     return both / (len(a) + len(b) - both) if both else 0.0
 
 
-@lru_cache(maxsize=MAX_FILES)  # making them takes about 7 ms for a file of 600 lines, and comparing them 0.3 ms
 def windows_of(text: str) -> tuple[CodeWindow, ...]:
     """Overlapping windows of a text, in the model's style."""
     shown = TextStyle().to_model(cut(text, MAX_CHARS))

@@ -6,6 +6,7 @@ would be lost otherwise.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dg_lsp.context.document import Snapshot, TextStyle
 from dg_lsp.context.exclusion import Exclusion, cut, local_path, mask_secrets
@@ -38,6 +39,7 @@ MAX_EDITS = 16
 """Earlier edits that are kept."""
 MAX_OPEN = 8
 """Other open files that are searched."""
+_windows_of = lru_cache(MAX_OPEN)(windows_of)  # 7 ms for a file of 600 lines; comparing its windows takes 0.3 ms
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
@@ -131,7 +133,7 @@ class ContextProvider:
         """Similar parts of the last open files, and of what the prompt does not show of the file itself, best first."""
         files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
         allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
-        searched = [SearchedFile(file.uri, file.language, windows_of(file.lines.text)) for file in allowed]
+        searched = [SearchedFile(file.uri, file.language, _windows_of(file.lines.text)) for file in allowed]
         source = SnippetSource.SIMILAR
         for file, window in similar_code(snapshot, offset, [hidden_part(snapshot, offset, num_chars), *searched]):
             yield _collected(source, file.uri, file.language, "\n".join(window.lines))

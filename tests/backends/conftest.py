@@ -8,7 +8,8 @@ import pytest
 import tiny_masked
 import tiny_vocabulary
 
-from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser_for
+from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser, denoiser_for
+from dg_lsp.backends.llamacpp.context import KvCache
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS
 from dg_lsp.backends.llamacpp.library import devices, library
@@ -31,6 +32,12 @@ SPEC = ModelSpec(
 
 def runtime(**settings):
     return ModelSettings(**{"threads": 1, "gpu_layers": 0, **settings})
+
+
+@pytest.fixture(params=[False])
+def is_alone(request, monkeypatch):
+    """Whether one slot at a time has its cells in a context; by default none is alone, as on a GPU."""
+    monkeypatch.setattr(denoiser, "KvCache", lambda *arguments, **_: KvCache(*arguments, is_alone=request.param))
 
 
 @pytest.fixture(scope="session")

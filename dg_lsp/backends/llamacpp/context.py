@@ -19,6 +19,8 @@ from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError
 
 Outputs = Flags | npt.NDArray[np.int8] | int
 """Which tokens of a batch need logits, shape (N,), or one value for all of them."""
+State = npt.NDArray[np.uint8]
+"""The cells of a sequence, copied out of the context; shape (bytes,)."""
 
 
 class Batch:
@@ -154,13 +156,11 @@ class LlamaContext:
 
     def _resize(self, num_cells: int, sequences: Sequence[int]) -> None:
         self._check_open()
-        sizes = {sequence: int(self._api.llama_state_seq_get_size(self._handle, sequence)) for sequence in sequences}
+        sizes = {sequence: self.state_size(sequence) for sequence in sequences}
         self._check_room(num_cells, "shorten the prompt or free memory", copied=sum(sizes.values()))
         states = {sequence: np.empty(size, dtype=np.uint8) for sequence, size in sizes.items()}
         for sequence, state in states.items():
-            pointer = _pointer(state, ctypes.c_uint8)
-            if self._api.llama_state_seq_get_data(self._handle, pointer, len(state), sequence) != len(state):
-                raise BackendError(_NOT_COPIED)
+            self.save(sequence, state)
         before = self.num_cells
         # freed first: there may not be enough memory for both
         self.close()
@@ -179,12 +179,27 @@ class LlamaContext:
         except ModelMemoryError as error:
             raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
 
-    def _restore(self, states: dict[int, npt.NDArray[np.uint8]]) -> None:
+    def _restore(self, states: dict[int, State]) -> None:
         for sequence, state in states.items():
-            pointer = _pointer(state, ctypes.c_uint8)
-            if not self._api.llama_state_seq_set_data(self._handle, pointer, len(state), sequence):
-                self._api.llama_memory_clear(self._memory, False)
-                raise BackendError(_NOT_COPIED)
+            self.load(sequence, state)
+
+    def state_size(self, sequence: int) -> int:
+        """Bytes of a sequence's cells."""
+        self._check_open()
+        return int(self._api.llama_state_seq_get_size(self._handle, sequence))
+
+    def save(self, sequence: int, state: State) -> None:
+        """Copies a sequence's cells into an array of their size; raises `BackendError` where they cannot be copied."""
+        pointer = _pointer(state, ctypes.c_uint8)
+        if self._api.llama_state_seq_get_data(self._handle, pointer, len(state), sequence) != len(state):
+            raise BackendError(_NOT_COPIED)
+
+    def load(self, sequence: int, state: State) -> None:
+        """Copies cells into an empty sequence. After a `BackendError` all sequences are empty."""
+        pointer = _pointer(state, ctypes.c_uint8)
+        if not self._api.llama_state_seq_set_data(self._handle, pointer, len(state), sequence):
+            self._api.llama_memory_clear(self._memory, False)
+            raise BackendError(_NOT_COPIED)
 
     def _check_room(self, num_cells: int, advice: str, *, copied: int = 0) -> None:
         """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
@@ -314,18 +329,29 @@ class Drift:
 class KvCache:
     """Prompts by slot; slot N is sequence N of the context. The least recently used slots are evicted first.
 
+    A processor attends to the cells of all sequences in each pass. Where it computes, one slot at a time has its cells
+    in the context, and those of the others are copied out.
+
     Where the suffix of a prompt follows its prefix, an edit of the prefix moves the suffix's cells, so that a typed
     character does not decode the suffix again. Their ids are those of the prompt; their states are an approximation.
     """
 
     def __init__(
-        self, context: LlamaContext, prefill_tokens: int, movable: FimTokens | None = None, block_length: int = 0
+        self,
+        context: LlamaContext,
+        prefill_tokens: int,
+        movable: FimTokens | None = None,
+        block_length: int = 0,
+        *,
+        is_alone: bool = False,
     ) -> None:
         """Prompts are decoded in batches of at most `prefill_tokens`. The suffix of `movable` prompts is moved.
 
-        With `block_length`, prompts are whole blocks; attention is full inside a block and causal between blocks.
+        With `block_length`, prompts are whole blocks; attention is full inside a block and causal between blocks. With
+        `is_alone`, one slot at a time has its cells in the context.
         """
         self._context = context
+        self._is_alone = is_alone
         self._prefill_tokens = block_length or prefill_tokens
         self._block_length = block_length
         # no token has the number -1
@@ -333,11 +359,49 @@ class KvCache:
         self._ids: dict[int, TokenIds] = {}
         """The least recently used slot first."""
         self._drifts: dict[int, Drift] = {}
+        self._states: dict[int, tuple[State, int]] = {}
+        """Buffer and size of the cells of the slots that are not in the context."""
+        self._buffers: list[State] = []
+        """For the next ones: the pages of new memory would take longer than the copy."""
 
     @property
     def num_used(self) -> int:
-        """Cells in use. For any thread."""
+        """Tokens of all prompts. For any thread."""
         return sum(map(len, list(self._ids.values())))
+
+    def _in_context(self) -> list[int]:
+        """The slots whose cells are in the context, the least recently used first."""
+        return [slot for slot in self._ids if slot not in self._states]
+
+    def _activate(self, slot: int) -> None:
+        """Puts the slot's cells into the context, and where it has to be alone those of the others out of it.
+
+        Where they cannot be copied, prompts are lost.
+        """
+        others = [other for other in self._in_context() if other != slot] if self._is_alone else []
+        for other in others:
+            try:
+                self._states[other] = self._saved(other)
+                self._context.crop(other, 0)
+            except (BackendError, ModelMemoryError):
+                self.clear(other)
+        if slot in self._states:
+            buffer, size = self._states.pop(slot)
+            self._buffers.append(buffer)
+            try:
+                self._context.load(slot, buffer[:size])
+            except BackendError:
+                self.clear(slot)
+
+    def _saved(self, slot: int) -> tuple[State, int]:
+        size = self._context.state_size(slot)
+        buffer = self._buffers.pop() if self._buffers else np.empty(0, np.uint8)
+        if len(buffer) < size:
+            needed = memory_estimate.MemoryEstimate(host=size)
+            memory_estimate.check_fits("a prompt beside the cache", needed, memory_estimate.ADVICE)
+            buffer = np.empty(size + (1 << 20), np.uint8)  # prompts grow while the user types
+        self._context.save(slot, buffer[:size])
+        return buffer, size
 
     def ids(self, slot: int) -> TokenIds:
         """The slot's prompt; empty if it was evicted."""
@@ -354,6 +418,10 @@ class KvCache:
 
         After a `ModelMemoryError` the slot keeps the common prefix, after a `BackendError` it is empty.
         """
+        if not len(ids):
+            self.clear(slot)
+            return 0
+        self._activate(slot)
         if not self._context.has_window(slot, common_prefix_length(self.ids(slot), ids)):
             self.clear(slot)
         num_decoded = self._move_suffix(slot, ids, most)
@@ -371,6 +439,9 @@ class KvCache:
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`."""
+        if slot not in self._drifts:
+            return 0
+        self._activate(slot)
         if slot not in self._drifts or not self._context.has_window(slot, self._drifts[slot].start):
             return 0
         ids = self.ids(slot)
@@ -448,6 +519,7 @@ class KvCache:
 
     def crop(self, slot: int, length: int) -> None:
         """Keeps the first `length` tokens of a slot."""
+        self._activate(slot)
         ids = self.ids(slot)
         if length < len(ids):
             self._context.crop(slot, length)
@@ -460,28 +532,35 @@ class KvCache:
 
         After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
         """
-        num_missing = self.num_used + num_tokens - self._context.num_cells
-        if num_missing <= 0:
+        num_known = len(self.ids(slot))
+        self._activate(slot)
+        if len(self.ids(slot)) < num_known:
+            raise BackendError(_NOT_COPIED)
+
+        def num_missing() -> int:
+            return sum(len(self._ids[used]) for used in self._in_context()) + num_tokens - self._context.num_cells
+
+        if num_missing() <= 0:
             return
         try:
-            self._context.grow(num_missing, list(self._ids))
+            self._context.grow(num_missing(), self._in_context())
         except ModelMemoryError:
-            if len(self.ids(slot)) + num_tokens > self._context.num_cells:
+            if num_known + num_tokens > self._context.num_cells:
                 raise
         except BackendError:
-            self._ids.clear()
-            self._drifts.clear()
+            for known in (self._ids, self._drifts, self._states):
+                known.clear()
             raise
-        for evicted in [cached_slot for cached_slot in self._ids if cached_slot != slot]:
-            if self.num_used + num_tokens <= self._context.num_cells:
+        for evicted in [used for used in self._in_context() if used != slot]:
+            if num_missing() <= 0:
                 break
             self.clear(evicted)
 
     def clear(self, slot: int) -> None:
         """Empties the slot."""
         self._context.crop(slot, 0)
-        self._ids.pop(slot, None)
-        self._drifts.pop(slot, None)
+        for known in (self._ids, self._drifts, self._states):
+            known.pop(slot, None)
 
 
 def _find(ids: TokenIds, token: int | None) -> int:

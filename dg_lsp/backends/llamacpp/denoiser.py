@@ -154,7 +154,7 @@ class LlamaDenoiser(Denoiser):
             movable = None
         self.moves_suffix = movable is not None
         prefill_tokens = capacity if model.on_gpu else min(capacity, _PREFILL_TOKENS)
-        self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length)
+        self._cache = KvCache(self._context, prefill_tokens, movable, spec.block_length, is_alone=not model.on_gpu)
 
     @property
     @override

@@ -145,7 +145,8 @@ def context_budget(
     slot_limit = min(settings.context_length or max(of_fills, of_texts), sizes.trained_length)
     shared = max(slot_limit + canvas_tokens, soft_limit)
     context_length = padded(settings.context_length or min(settings.num_slots * slot_limit + canvas_tokens, shared))
-    first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + canvas_tokens))
+    of_canvases = canvas_tokens if spec.sampling else 0
+    first_length = padded(max(_UBATCH, min(of_fills, slot_limit, FIRST_TOKENS) + of_canvases))
     # a prompt and a canvas that see each other are one batch
     of_batch = max(_UBATCH, canvas_tokens, slot_limit if spec.is_bidirectional else 0)
     batch_tokens = min(of_batch, context_length)

@@ -8,7 +8,7 @@ import pytest
 from margins import check_close
 
 from dg_lsp.backends.llamacpp import memory_estimate
-from dg_lsp.canvas.layout import token_ids
+from dg_lsp.canvas.layout import concat, token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError
 
 LARGE = 2048
@@ -20,8 +20,11 @@ ATOL = 1e-2
 """The position of a prompt in the cache changes the order of sums."""
 
 
+pytestmark = pytest.mark.parametrize("is_alone", [False, True], indirect=True)
+
+
 @pytest.fixture(autouse=True)
-def small_first(monkeypatch):
+def small_first(monkeypatch, is_alone):
     monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
     monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
 
@@ -116,7 +119,7 @@ def test_cache_that_is_lost_during_growth_starts_empty(open_kind, monkeypatch, f
     with monkeypatch.context() as patch:
         patch.setattr(denoiser._context._api, function, lambda *_: result)
         with pytest.raises(BackendError, match=advice):
-            denoiser.prefill(1, LONG)
+            denoiser.prefill(0, concat(PROMPTS[0], LONG))
     assert denoiser.prefill(0, PROMPTS[0]) == len(PROMPTS[0])
     check_same(predict(denoiser, 0, 0), before)
     assert denoiser.prefill(1, LONG) == len(LONG)

@@ -13,6 +13,7 @@ def masks(length=16):
     return np.zeros(length, dtype=np.int32)
 
 
+@pytest.mark.usefixtures("is_alone")
 def test_canvases_evict_no_more_slots_than_needed(open_denoiser):
     denoiser = open_denoiser(context_length=256)
     prompts = [PROMPT[:10], np.resize(PROMPT, 130), PROMPT[:20]]

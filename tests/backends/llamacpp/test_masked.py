@@ -75,6 +75,7 @@ def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(
     assert sizes[3:] == [47, 7 + num_ahead], "the first open canvas is computed with the prompt"
 
 
+@pytest.mark.usefixtures("is_alone")
 def test_prompt_of_a_request_is_computed_again_after_its_eviction(open_masked, open_per_request):
     denoiser, exact = open_per_request("dream", context_length=256), open_masked("dream")
     for slot, prompt in enumerate([PROMPT, token_ids(np.tile(PROMPT, 3))]):

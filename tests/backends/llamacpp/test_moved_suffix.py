@@ -151,6 +151,7 @@ def test_suffix_is_decoded_again_after_many_edits(denoiser, monkeypatch):
     assert drifts == [1, 2, 3, 0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("is_alone")
 def test_slots_move_independently_and_growth_keeps_moved_cells(open_prefix_first, monkeypatch):
     monkeypatch.setattr(memory_estimate, "FIRST_TOKENS", 64)
     monkeypatch.setattr(memory_estimate, "_UBATCH", 256)
