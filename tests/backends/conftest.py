@@ -38,6 +38,7 @@ def runtime(**settings):
 def is_alone(request, monkeypatch):
     """Whether one slot at a time has its cells in a context; by default none is alone, as on a GPU."""
     monkeypatch.setattr(denoiser, "KvCache", lambda *arguments, **_: KvCache(*arguments, is_alone=request.param))
+    return request.param
 
 
 @pytest.fixture(scope="session")

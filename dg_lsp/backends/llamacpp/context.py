@@ -313,6 +313,8 @@ _NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
 MIN_MOVED = 16  # shorter suffixes are decoded again, which costs one short pass
 MAX_EDITS = 64
 """Edits after which a suffix is decoded again as a whole. After 30 to 100, 1 % of the lines get worse (docs/log.md)."""
+MAX_COPIED = 1 << 26
+"""Bytes of a prompt that is copied out of the context: a longer conversation would take too long at each key."""
 REFRESH_TOKENS = 16  # of one pass of a refresh: a typed character waits for one such pass at most
 
 
@@ -330,7 +332,7 @@ class KvCache:
     """Prompts by slot; slot N is sequence N of the context. The least recently used slots are evicted first.
 
     A processor attends to the cells of all sequences in each pass. Where it computes, one slot at a time has its cells
-    in the context, and those of the others are copied out.
+    in the context, and those of the others are copied out, except for long conversations.
 
     Where the suffix of a prompt follows its prefix, an edit of the prefix moves the suffix's cells, so that a typed
     character does not decode the suffix again. Their ids are those of the prompt; their states are an approximation.
@@ -380,21 +382,26 @@ class KvCache:
         """
         others = [other for other in self._in_context() if other != slot] if self._is_alone else []
         for other in others:
-            try:
-                self._states[other] = self._saved(other)
-                self._context.crop(other, 0)
-            except (BackendError, ModelMemoryError):
-                self.clear(other)
+            size = self._context.state_size(other)
+            if size <= MAX_COPIED:
+                try:
+                    self._states[other] = self._saved(other, size)
+                    self._context.crop(other, 0)
+                except (BackendError, ModelMemoryError):
+                    self.clear(other)
         if slot in self._states:
-            buffer, size = self._states.pop(slot)
-            self._buffers.append(buffer)
             try:
+                self._free_cells(slot, len(self._ids[slot]))
+                buffer, size = self._states.pop(slot)
+                self._buffers.append(buffer)
                 self._context.load(slot, buffer[:size])
-            except BackendError:
+            except ModelMemoryError:
                 self.clear(slot)
+            except BackendError:
+                for lost in (slot, *self._in_context()):
+                    self.clear(lost)
 
-    def _saved(self, slot: int) -> tuple[State, int]:
-        size = self._context.state_size(slot)
+    def _saved(self, slot: int, size: int) -> tuple[State, int]:
         buffer = self._buffers.pop() if self._buffers else np.empty(0, np.uint8)
         if len(buffer) < size:
             needed = memory_estimate.MemoryEstimate(host=size)
@@ -536,22 +543,28 @@ class KvCache:
         self._activate(slot)
         if len(self.ids(slot)) < num_known:
             raise BackendError(_NOT_COPIED)
+        self._free_cells(slot, num_tokens)
+
+    def _free_cells(self, slot: int, num_tokens: int) -> None:
+        """Makes the context have free cells for tokens of a slot, beside those of the slot that it has already."""
+        in_context = self._in_context()
 
         def num_missing() -> int:
-            return sum(len(self._ids[used]) for used in self._in_context()) + num_tokens - self._context.num_cells
+            return sum(len(self.ids(used)) for used in in_context) + num_tokens - self._context.num_cells
 
         if num_missing() <= 0:
             return
         try:
-            self._context.grow(num_missing(), self._in_context())
+            self._context.grow(num_missing(), in_context)
         except ModelMemoryError:
-            if num_known + num_tokens > self._context.num_cells:
+            num_own = len(self.ids(slot)) if slot in in_context else 0
+            if num_own + num_tokens > self._context.num_cells:
                 raise
         except BackendError:
             for known in (self._ids, self._drifts, self._states):
                 known.clear()
             raise
-        for evicted in [used for used in self._in_context() if used != slot]:
+        for evicted in [used for used in in_context if used != slot]:
             if num_missing() <= 0:
                 break
             self.clear(evicted)

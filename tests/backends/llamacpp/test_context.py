@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from margins import check_close
 
-from dg_lsp.backends.llamacpp import memory_estimate
+from dg_lsp.backends.llamacpp import context, memory_estimate
 from dg_lsp.canvas.layout import concat, token_ids
 from dg_lsp.errors import BackendError, ModelMemoryError
 
@@ -123,6 +123,34 @@ def test_cache_that_is_lost_during_growth_starts_empty(open_kind, monkeypatch, f
     assert denoiser.prefill(0, PROMPTS[0]) == len(PROMPTS[0])
     check_same(predict(denoiser, 0, 0), before)
     assert denoiser.prefill(1, LONG) == len(LONG)
+
+
+@pytest.mark.parametrize("most", [0, context.MAX_COPIED])
+def test_a_prompt_that_was_copied_out_and_cannot_be_copied_back_is_decoded_again(
+    open_kind, monkeypatch, is_alone, most
+):
+    denoiser = open_kind()
+    monkeypatch.setattr(context, "MAX_COPIED", most)
+    for slot in (0, 1):
+        denoiser.prefill(slot, PROMPTS[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(denoiser._context._api, "llama_state_seq_set_data", lambda *_: 0)
+        assert denoiser.prefill(0, PROMPTS[1]) == (len(PROMPTS[1]) if is_alone and most else 0)
+    check_same(predict(denoiser, 0, 0), predict(denoiser, 1, 0))
+
+
+def test_a_long_conversation_that_stays_in_the_context_leaves_room_for_a_prompt_that_comes_back(
+    open_kind, monkeypatch, is_alone
+):
+    denoiser = open_kind(context_length=1024)
+    denoiser.prefill(0, PROMPTS[0])
+    before = predict(denoiser, 0, 0)
+    denoiser.prefill(1, LONG)
+    monkeypatch.setattr(context, "MAX_COPIED", 0)
+    denoiser.prefill(1, concat(LONG, LONG[:90]))
+    assert denoiser.prefill(0, PROMPTS[0]) == (0 if is_alone else len(PROMPTS[0]))
+    check_same(predict(denoiser, 0, 0), before)
+    assert denoiser.prefill(1, LONG) == len(LONG), "there was no room for both"
 
 
 def test_context_does_not_grow_beyond_the_limit_of_its_budget(open_kind):
