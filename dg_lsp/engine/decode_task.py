@@ -86,12 +86,12 @@ class KVSlots:
     def named(self, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
         """A slot that a client names, as llama.vim always does.
 
-        -1 where another client uses it, or another slot has much more of the prompt.
+        -1 where there is no such slot, another client uses it, or another slot has much more of the prompt.
         """
-        is_own = self._clients.get(slot, client) == client
-        num_kept = self._num_kept(slot, prompt_ids, client) if is_own and slot in self._held else 0
-        num_missing = self.num_missing(prompt_ids, client)
-        return slot if is_own and len(prompt_ids) - num_missing <= num_kept + MIN_GAIN else -1
+        if slot not in self._held or self._clients.get(slot, client) != client:
+            return -1
+        num_missing = len(prompt_ids) - self._num_kept(slot, prompt_ids, client)
+        return slot if num_missing <= self.num_missing(prompt_ids, client) + MIN_GAIN else -1
 
     def kept_for_others(self, client: Hashable) -> set[int]:
         """The slots that other clients have used last, as many for each as its share of all slots."""

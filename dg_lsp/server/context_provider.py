@@ -39,7 +39,6 @@ MAX_EDITS = 16
 """Earlier edits that are kept."""
 MAX_OPEN = 8
 """Other open files that are searched."""
-_windows_of = lru_cache(MAX_OPEN)(windows_of)  # 7 ms for a file of 600 lines; comparing its windows takes 0.3 ms
 SAME_CODE_SIMILARITY = 0.5
 """An edit in the same file that is this similar to the cursor's surroundings is the cursor's own code."""
 
@@ -66,6 +65,7 @@ class ContextProvider:
     def __init__(self, documents: DocumentStore, exclusion: Exclusion) -> None:
         self._documents = documents
         self._exclusion = exclusion
+        self._windows_of = lru_cache(MAX_OPEN)(windows_of)  # 7 ms for 600 lines; comparing them takes 0.3 ms
         self._collection: _Collection | None = None
         self._following: _Collection | None = None
         """The collection that replaces `_collection` next."""
@@ -83,6 +83,7 @@ class ContextProvider:
 
     def close(self, uri: str) -> None:
         """Called before a document or a notebook is closed."""
+        self._windows_of.cache_clear()  # it holds texts
         if self._last_edit is not None and self._last_edit[0] == uri:
             self._keep_last_edit()
             self._last_edit = None
@@ -125,15 +126,14 @@ class ContextProvider:
         yield from self._collect_similar(snapshot, offset, num_chars)
         words = words_of(snapshot.text[max(0, offset - NEAR_CHARS) : offset + NEAR_CHARS])
         for edit_words, edit in reversed(self._edits.values()):
-            is_elsewhere = edit[0].uri != snapshot.file_uri
-            if is_elsewhere or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
+            if edit[0].uri != snapshot.file_uri or similarity(edit_words, words) < SAME_CODE_SIMILARITY:
                 yield edit
 
     def _collect_similar(self, snapshot: Snapshot, offset: int, num_chars: int) -> Iterator[_Collected]:
         """Similar parts of the last open files, and of what the prompt does not show of the file itself, best first."""
         files = [file for file in reversed(self._documents.files()) if file.uri != snapshot.file_uri][:MAX_OPEN]
         allowed = [file for file in files if not self._exclusion.is_excluded(file.snapshot())]
-        searched = [SearchedFile(file.uri, file.language, _windows_of(file.lines.text)) for file in allowed]
+        searched = [SearchedFile(file.uri, file.language, self._windows_of(file.lines.text)) for file in allowed]
         source = SnippetSource.SIMILAR
         for file, window in similar_code(snapshot, offset, [hidden_part(snapshot, offset, num_chars), *searched]):
             yield _collected(source, file.uri, file.language, "\n".join(window.lines))

@@ -1,4 +1,4 @@
-"""`input_extra`: code of other files in a request."""
+"""Code of other files in a request, as `input_extra`, and earlier texts of the file itself."""
 
 import pytest
 from http_server import OPERATOR, mercury

@@ -171,17 +171,14 @@ class LlamaContext:
             raise
         finally:
             if self._handle:
-                self._restore(states)
+                for sequence, state in states.items():
+                    self.load(sequence, state)
 
     def _reopen(self, num_cells: int) -> None:
         try:
             self._open(num_cells)
         except ModelMemoryError as error:
             raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
-
-    def _restore(self, states: dict[int, State]) -> None:
-        for sequence, state in states.items():
-            self.load(sequence, state)
 
     def state_size(self, sequence: int) -> int:
         """Bytes of a sequence's cells."""
