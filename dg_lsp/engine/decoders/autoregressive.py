@@ -14,7 +14,7 @@ from dg_lsp.diffusion.denoiser import Prediction
 from dg_lsp.diffusion.samplers import Step, denoise
 from dg_lsp.engine.decoders.base import EMPTY, Decoder, Draft, Progress, gap_of
 
-MAX_RETRIES = 3  # further drafts of one line where they may be better
+MAX_RETRIES = 5  # further drafts of one line that are begun
 MAX_OPENING = 16  # prompt tokens that the first pass may decode along with the first token
 
 
@@ -29,7 +29,8 @@ class AutoregressiveDecoder(Decoder):
         """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
 
         Each alternative draft differs from the first one at another token, first where the alternatives are most
-        probable. There are as many as the limits set; of a single line a few more, where one may be better.
+        probable. There are as many as the limits set; of a single line a few more, each as long as it is more probable
+        than the best one so far.
         """
         task = self._task
         limits = task.limits
@@ -39,13 +40,16 @@ class AutoregressiveDecoder(Decoder):
         chances = np.cumprod([1.0, *confidence[:-1]]) * (1 - confidence)  # of all drafts that differ at this token
         most = max(limits.num_candidates - 1, MAX_RETRIES if limits.max_lines == 1 else 0)
         for at in np.argsort(-chances, kind="stable")[:most].tolist():
-            is_wanted = len(drafts) < limits.num_candidates or self._may_improve(drafts, float(chances[at]))
-            if limits.is_over() or not is_wanted:
+            is_wanted = len(drafts) < limits.num_candidates
+            least = 0.0 if is_wanted else self._best_confidence(drafts)
+            has_time = is_wanted or task.costs.num_passes < limits.early_stop_passes
+            if limits.is_over() or not has_time or chances[at] < least:
                 break
-            draft = yield from self._branched(first, at)
+            draft = yield from self._branched(first, at, least)
             if limits.is_over():  # the first draft is better than a part of another one
                 break
-            drafts.append(draft)
+            if task.confidence(draft) >= least:
+                drafts.append(draft)
         return tuple(drafts)
 
     def first_draft(self) -> Generator[Progress, None, Draft]:
@@ -53,16 +57,13 @@ class AutoregressiveDecoder(Decoder):
         num_new = yield from self._prefill(self._task.layout.prompt_ids)
         return (yield from self._grow_to_end(EMPTY, num_new))
 
-    def _may_improve(self, drafts: Sequence[Draft], chance: float) -> bool:
-        """There is time for a draft of this probability, and it is needed: while the user types, if none fits."""
+    def _best_confidence(self, drafts: Sequence[Draft]) -> float:
+        """That of the most probable draft which fits into the code; 0 if none does."""
         task = self._task
-        least = task.limits.min_confidence
-        best = max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
-        is_early = task.costs.num_passes < task.limits.early_stop_passes
-        return is_early and chance > max(best, least) and not (least and best)
+        return max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
 
-    def _branched(self, first: Draft, at: int) -> Generator[Progress, None, Draft]:
-        """A draft that is equal before this token and has another one there."""
+    def _branched(self, first: Draft, at: int, least: float) -> Generator[Progress, None, Draft]:
+        """A draft that is equal before this token and has another one there; it ends where it is too improbable."""
         task = self._task
         draft = Draft(first.ids[:at], first.confidence[:at])
         known_ids = np.concatenate([task.layout.prompt_ids, draft.ids])
@@ -72,15 +73,15 @@ class AutoregressiveDecoder(Decoder):
         task.costs.num_passes += 1
         confidence = prediction.confidence * (1 - first.confidence[at])  # the first draft's token has the rest
         draft = draft.grow(prediction.argmax_ids, confidence, self._task.spec.end_ids)
-        return (yield from self._grow_to_end(draft, 1))
+        return (yield from self._grow_to_end(draft, 1, least))
 
-    def _grow_to_end(self, draft: Draft, num_new: int) -> Generator[Progress, None, Draft]:
-        """The slot lacks the last `num_new` tokens of prompt and draft."""
+    def _grow_to_end(self, draft: Draft, num_new: int, least: float = 0.0) -> Generator[Progress, None, Draft]:
+        """The slot lacks the last `num_new` tokens of prompt and draft, which ends where it is less probable."""
         task = self._task
         limits = task.limits
         prompt_ids = task.layout.prompt_ids
         known_ids = np.concatenate([prompt_ids, draft.ids])
-        while not (self._is_done(draft) or limits.is_over()):
+        while not (self._is_done(draft) or limits.is_over() or np.prod(draft.confidence) < least):
             drafted = yield from self._drafted(known_ids, draft)
             if limits.is_over():
                 break

@@ -102,8 +102,8 @@ def test_alternatives_differ_from_the_first_text_where_they_are_most_probable(as
     ("first", "priority", "best", "hurried"),
     [
         pytest.param("x + )", Priority.TYPED, ["z"], [], id="the first one has an error"),
-        pytest.param("x++++y", Priority.TYPED, ["x++++y"], ["x++++y"], id="the first one is shown to a typing user"),
-        pytest.param("x++++y", Priority.INVOKED, ["z"], ["x++++y"], id="the user requested the best one"),
+        pytest.param("x++++y", Priority.TYPED, ["z"], ["x++++y"], id="the user types"),
+        pytest.param("x++++y", Priority.INVOKED, ["z"], ["x++++y"], id="the user requested it"),
     ],
 )
 def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, first, priority, best, hurried):
