@@ -20,7 +20,10 @@ from dg_lsp.errors import BackendError, ModelMemoryError, ModelUnsupportedError
 Outputs = Flags | npt.NDArray[np.int8] | int
 """Which tokens of a batch need logits, shape (N,), or one value for all of them."""
 State = npt.NDArray[np.uint8]
-"""The cells of a sequence, copied out of the context; shape (bytes,)."""
+"""The cells of a sequence, copied out of the context, and perhaps more bytes behind them; shape (bytes,)."""
+_SPARE_BYTES = 1 << 20
+"""Of a copy: prompts grow while the user types, and the pages of new memory take longer than the copy."""
+_NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
 
 
 class Batch:
@@ -147,63 +150,65 @@ class LlamaContext:
         doubled = min(max(needed, 2 * self.num_cells), limit)
         if needed <= self.num_cells:
             return
+        states: dict[int, State] = {}
         try:
-            self._resize(doubled, sequences)
-        except ModelMemoryError:
-            if needed == doubled:
-                raise
-            self._resize(needed, sequences)
-
-    def _resize(self, num_cells: int, sequences: Sequence[int]) -> None:
-        self._check_open()
-        sizes = {sequence: self.state_size(sequence) for sequence in sequences}
-        self._check_room(num_cells, "shorten the prompt or free memory", copied=sum(sizes.values()))
-        states = {sequence: np.empty(size, dtype=np.uint8) for sequence, size in sizes.items()}
-        for sequence, state in states.items():
-            self.save(sequence, state)
-        before = self.num_cells
-        # freed first: there may not be enough memory for both
-        self.close()
-        try:
-            self._open(num_cells)
-        except ModelMemoryError:
-            self._reopen(before)
-            raise
+            for sequence in sequences:
+                states[sequence] = self.take_out(sequence)
+            self._resize(doubled, needed)
         finally:
-            if self._handle:
-                for sequence, state in states.items():
-                    self.load(sequence, state)
+            for sequence, state in states.items():
+                self.put_back(sequence, state)
 
-    def _reopen(self, num_cells: int) -> None:
+    def _resize(self, wanted: int, least: int) -> None:
+        """Makes an empty context of the wanted size, or of the least one if there is no memory for the wanted one.
+
+        After a `ModelMemoryError` the context has its old size.
+        """
         try:
-            self._open(num_cells)
-        except ModelMemoryError as error:
-            raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
+            self._check_room(wanted, "shorten the prompt or free memory")
+            self.close()  # first, because there may not be enough memory for both
+            self._open(wanted)
+        except ModelMemoryError:
+            self._check_open()
+            if wanted == least:
+                raise
+            self._resize(least, least)
 
     def state_size(self, sequence: int) -> int:
         """Bytes of a sequence's cells."""
         self._check_open()
         return int(self._api.llama_state_seq_get_size(self._handle, sequence))
 
-    def save(self, sequence: int, state: State) -> None:
-        """Copies a sequence's cells into an array of their size; raises `BackendError` where they cannot be copied."""
-        pointer = _pointer(state, ctypes.c_uint8)
-        if self._api.llama_state_seq_get_data(self._handle, pointer, len(state), sequence) != len(state):
-            raise BackendError(_NOT_COPIED)
+    def take_out(self, sequence: int, buffer: State | None = None) -> State:
+        """Copies a sequence's cells out of the context, where it is empty then; into this buffer if they fit.
 
-    def load(self, sequence: int, state: State) -> None:
+        After a `ModelMemoryError` or a `BackendError` nothing has changed.
+        """
+        size = self.state_size(sequence)
+        if buffer is None or len(buffer) < size:
+            needed = memory_estimate.MemoryEstimate(host=size)
+            memory_estimate.check_fits("a prompt beside the cache", needed, memory_estimate.ADVICE)
+            buffer = np.empty(size + _SPARE_BYTES, dtype=np.uint8)
+        pointer = _pointer(buffer, ctypes.c_uint8)
+        if self._api.llama_state_seq_get_data(self._handle, pointer, len(buffer), sequence) != size:
+            raise BackendError(_NOT_COPIED)
+        self.crop(sequence, 0)
+        return buffer
+
+    def put_back(self, sequence: int, state: State) -> None:
         """Copies cells into an empty sequence. After a `BackendError` all sequences are empty."""
+        memory = self._memory
         pointer = _pointer(state, ctypes.c_uint8)
         if not self._api.llama_state_seq_set_data(self._handle, pointer, len(state), sequence):
-            self._api.llama_memory_clear(self._memory, False)
+            self._api.llama_memory_clear(memory, False)
             raise BackendError(_NOT_COPIED)
 
-    def _check_room(self, num_cells: int, advice: str, *, copied: int = 0) -> None:
-        """Checks the memory for a context, less that of the open one, and for a copy of `copied` bytes."""
+    def _check_room(self, num_cells: int, advice: str) -> None:
+        """Checks the memory for a context, less that of the open one."""
         model = self._model
         new = self._estimate(num_cells)
         old = self._estimate(self.num_cells) if self._handle else memory_estimate.MemoryEstimate()
-        needed = memory_estimate.MemoryEstimate(max(0, new.gpu - old.gpu), max(0, new.host - old.host) + copied)
+        needed = memory_estimate.MemoryEstimate(max(0, new.gpu - old.gpu), max(0, new.host - old.host))
         what = f"a context of {num_cells} tokens for {model.path.name}"
         memory_estimate.check_fits(what, needed, advice, gpus=model.used_gpus, mapped=model.mapped_bytes)
 
@@ -292,17 +297,18 @@ class LlamaContext:
         self._api.llama_set_n_threads(self._handle, threads, threads)
 
     def _check_open(self) -> None:
-        if self._handle is None:  # a resize failed, and so did the return to the old size; or the model is closed
-            self._reopen(self.num_cells)
+        if self._handle is not None:
+            return
+        try:
+            self._open(self.num_cells)  # a resize failed; if the model is closed, this raises
+        except ModelMemoryError as error:
+            raise BackendError("llama.cpp: no memory for the KV cache any more; free some memory and retry") from error
 
     def close(self) -> None:
         """Frees the native context. Idempotent."""
         if self._handle is not None:
             self._api.llama_free(self._handle)
             self._handle = None
-
-
-_NOT_COPIED = "llama.cpp: the KV cache cannot be copied; set context_length"
 
 
 # the prompts
@@ -319,10 +325,22 @@ REFRESH_TOKENS = 16  # of one pass of a refresh: a typed character waits for one
 class Drift:
     """Cells of a slot that were computed for an earlier prefix, and moved since."""
 
-    start: int  # first such position; all after it depend on them
-    next: int  # position at which the next pass of a refresh begins; an edit does not make it start again
-    num_edits: int  # edits that the oldest cells have not seen
+    start: int = 0  # first such position; all after it depend on them
+    num_edits: int = 0  # edits that the oldest cells have not seen; 0: all cells are exact
+    num_refreshed: int = 0  # cells after `start` that a refresh has decoded again; an edit does not make it start again
     num_recent: int = 0  # edits since the refresh began
+
+
+EXACT = Drift()
+
+
+@dataclass(slots=True, eq=False)
+class CachedPrompt:
+    """What a slot holds."""
+
+    ids: TokenIds
+    drift: Drift = EXACT
+    state: State | None = None  # its cells, if they are not in the context
 
 
 class KvCache:
@@ -355,67 +373,57 @@ class KvCache:
         self._block_length = block_length
         # no token has the number -1
         self._suffix_id, self._middle_id = (movable.suffix_id, movable.middle_id) if movable else (-1, -1)
-        self._ids: dict[int, TokenIds] = {}
-        """The least recently used slot first."""
-        self._drifts: dict[int, Drift] = {}
-        self._states: dict[int, tuple[State, int]] = {}
-        """Buffer and size of the cells of the slots that are not in the context."""
-        self._buffers: list[State] = []
-        """For the next ones: the pages of new memory would take longer than the copy."""
+        self._prompts: dict[int, CachedPrompt] = {}
+        """Those that are not empty, the least recently used one first."""
+        self._buffer: State | None = None
+        """Memory for the next copy: that of the last prompt that came back."""
 
     @property
     def num_used(self) -> int:
         """Tokens of all prompts. For any thread."""
-        return sum(map(len, list(self._ids.values())))
+        return sum(len(prompt.ids) for prompt in list(self._prompts.values()))
 
     def _in_context(self) -> list[int]:
         """The slots whose cells are in the context, the least recently used first."""
-        return [slot for slot in self._ids if slot not in self._states]
+        return [slot for slot, prompt in self._prompts.items() if prompt.state is None]
 
     def _activate(self, slot: int) -> None:
         """Puts the slot's cells into the context, and where it has to be alone those of the others out of it.
 
         Where they cannot be copied, prompts are lost.
         """
-        others = [other for other in self._in_context() if other != slot] if self._is_alone else []
-        for other in others:
-            size = self._context.state_size(other)
-            if size <= MAX_COPIED:
+        for other in self._in_context() if self._is_alone else ():
+            if other != slot and self._context.state_size(other) <= MAX_COPIED:
                 try:
-                    self._states[other] = self._saved(other, size)
-                    self._context.crop(other, 0)
+                    self._prompts[other].state = self._context.take_out(other, self._buffer)
+                    self._buffer = None
                 except (BackendError, ModelMemoryError):
                     self.clear(other)
-        if slot in self._states:
+        prompt = self._prompts.get(slot)
+        if prompt is not None and prompt.state is not None:
             try:
-                self._free_cells(slot, len(self._ids[slot]))
-                buffer, size = self._states.pop(slot)
-                self._buffers.append(buffer)
-                self._context.load(slot, buffer[:size])
+                self._free_cells(slot, len(prompt.ids))
+                self._context.put_back(slot, prompt.state)
+                self._buffer, prompt.state = prompt.state, None
             except ModelMemoryError:
                 self.clear(slot)
             except BackendError:
                 for lost in (slot, *self._in_context()):
                     self.clear(lost)
 
-    def _saved(self, slot: int, size: int) -> tuple[State, int]:
-        buffer = self._buffers.pop() if self._buffers else np.empty(0, np.uint8)
-        if len(buffer) < size:
-            needed = memory_estimate.MemoryEstimate(host=size)
-            memory_estimate.check_fits("a prompt beside the cache", needed, memory_estimate.ADVICE)
-            buffer = np.empty(size + (1 << 20), np.uint8)  # prompts grow while the user types
-        self._context.save(slot, buffer[:size])
-        return buffer, size
-
     def ids(self, slot: int) -> TokenIds:
         """The slot's prompt; empty if it was evicted."""
-        return self._ids.get(slot, NOTHING)
+        return self._prompts[slot].ids if slot in self._prompts else NOTHING
 
     def set_ids(self, slot: int, ids: TokenIds) -> None:
         """Records the slot's prompt, and that it was used last."""
-        self._ids.pop(slot, None)
+        prompt = self._prompts.pop(slot, CachedPrompt(ids))
         if len(ids):
-            self._ids[slot] = ids
+            prompt.ids = ids
+            self._prompts[slot] = prompt
+
+    def _drift(self, slot: int) -> Drift:
+        return self._prompts[slot].drift if slot in self._prompts else EXACT
 
     def prefill(self, slot: int, ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Gives the slot this prompt, or decodes `most` tokens of it, up to a whole block; returns how many it decoded.
@@ -443,24 +451,25 @@ class KvCache:
 
     def refresh(self, slot: int) -> int:
         """See `Denoiser.refresh`."""
-        if slot not in self._drifts:
+        if not self._drift(slot).num_edits:
             return 0
         self._activate(slot)
-        if slot not in self._drifts or not self._context.has_window(slot, self._drifts[slot].start):
+        drift = self._drift(slot)  # exact where the prompt was lost
+        if not drift.num_edits or not self._context.has_window(slot, drift.start):
             return 0
         ids = self.ids(slot)
-        drift = self._drifts[slot]
         end = drift.start + _find(ids[drift.start :], self._middle_id)
-        start = drift.next if drift.next < end else drift.start
+        start = drift.start + drift.num_refreshed
+        if start >= end:  # the suffix has become shorter
+            start = drift.start
         stop = min(start + REFRESH_TOKENS, end)
         self.crop(slot, end)  # what follows the suffix has read the older states
         self._splice(slot, start, stop, ids[start:stop])
         if stop < end:
-            self._drifts[slot] = replace(drift, next=stop)
-        elif drift.num_recent:
-            self._drifts[slot] = Drift(drift.start, drift.start, drift.num_recent)
+            drift = replace(drift, num_refreshed=stop - drift.start)
         else:
-            self._drifts.pop(slot, None)
+            drift = Drift(drift.start, drift.num_recent) if drift.num_recent else EXACT
+        self._prompts[slot].drift = drift
         return stop - start
 
     def _move_suffix(self, slot: int, ids: TokenIds, most: int) -> int:
@@ -469,7 +478,7 @@ class KvCache:
         Of a longer change the first `most` tokens are decoded, and stand between the common prefix and the suffix.
         """
         old = self.ids(slot)
-        drift = self._drifts.get(slot, Drift(0, 0, 0))
+        drift = self._drift(slot)
         at_old = _find(old, self._suffix_id) + 1
         at_new = _find(ids, self._suffix_id) + 1
         kept = common_prefix_length(old, ids)
@@ -484,14 +493,11 @@ class KvCache:
         self.crop(slot, at_old + length)
         if at_new - kept > most:
             self._splice(slot, kept, at_old - 1, ids[kept : kept + most])  # the suffix sentinel moves, too
-            start = kept + most
-            num_edits = max(1, drift.num_edits)
-            self._drifts[slot] = Drift(start, start + drift.next - drift.start, num_edits, drift.num_recent)
+            self._prompts[slot].drift = replace(drift, start=kept + most, num_edits=max(1, drift.num_edits))
             return most
         self._splice(slot, kept, at_old, ids[kept:at_new])
-        num_refreshed = drift.next - drift.start
-        num_recent = drift.num_recent + 1 if num_refreshed else 0
-        self._drifts[slot] = Drift(at_new, at_new + num_refreshed, drift.num_edits + 1, num_recent)
+        num_recent = drift.num_recent + (drift.num_refreshed > 0)
+        self._prompts[slot].drift = Drift(at_new, drift.num_edits + 1, drift.num_refreshed, num_recent)
         return at_new - kept
 
     def _splice(self, slot: int, start: int, stop: int, ids: TokenIds) -> None:
@@ -528,8 +534,9 @@ class KvCache:
         if length < len(ids):
             self._context.crop(slot, length)
         self.set_ids(slot, ids[:length])
-        if slot in self._drifts and self._drifts[slot].start >= length:
-            del self._drifts[slot]
+        drift = self._drift(slot)
+        if drift.num_edits and drift.start >= length:
+            self._prompts[slot].drift = EXACT
 
     def make_room(self, slot: int, num_tokens: int) -> None:
         """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
@@ -545,32 +552,25 @@ class KvCache:
     def _free_cells(self, slot: int, num_tokens: int) -> None:
         """Makes the context have free cells for tokens of a slot, beside those of the slot that it has already."""
         in_context = self._in_context()
-
-        def num_missing() -> int:
-            return sum(len(self.ids(used)) for used in in_context) + num_tokens - self._context.num_cells
-
-        if num_missing() <= 0:
-            return
+        num_needed = num_tokens + sum(len(self.ids(used)) for used in in_context)
         try:
-            self._context.grow(num_missing(), in_context)
+            self._context.grow(num_needed - self._context.num_cells, in_context)
         except ModelMemoryError:
             num_own = len(self.ids(slot)) if slot in in_context else 0
             if num_own + num_tokens > self._context.num_cells:
                 raise
         except BackendError:
-            for known in (self._ids, self._drifts, self._states):
-                known.clear()
+            self._prompts.clear()
             raise
-        for evicted in [used for used in in_context if used != slot]:
-            if num_missing() <= 0:
-                break
-            self.clear(evicted)
+        for used in in_context:
+            if used != slot and num_needed > self._context.num_cells:
+                num_needed -= len(self.ids(used))
+                self.clear(used)
 
     def clear(self, slot: int) -> None:
         """Empties the slot."""
         self._context.crop(slot, 0)
-        for known in (self._ids, self._drifts, self._states):
-            known.pop(slot, None)
+        self._prompts.pop(slot, None)
 
 
 def _find(ids: TokenIds, token: int | None) -> int:

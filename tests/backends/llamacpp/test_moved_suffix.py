@@ -57,8 +57,7 @@ def fresh(denoiser, ids, slot=3):
 
 def drift(denoiser, slot=0):
     """Edits of the prefix that kept states of the suffix have not seen; 0 if the slot is exact."""
-    drifts = denoiser._cache._drifts
-    return drifts[slot].num_edits if slot in drifts else 0
+    return denoiser._cache._drift(slot).num_edits
 
 
 def refresh(denoiser, slot=0):
