@@ -10,6 +10,7 @@ from dg_lsp.engine.request import FillRequest, FillResult, Priority, max_lines
 from dg_lsp.engine.ttfue import Verdict
 from dg_lsp.server.acceptance import Followed, accept_command
 from dg_lsp.server.documents import CompletionPosition, Document
+from dg_lsp.server.protocol import is_cancelled_by_client
 from dg_lsp.server.session import Server
 from dg_lsp.server.status import Explanation, State, Visibility, explain
 
@@ -55,8 +56,7 @@ async def explain_position(server: Server, document: Document, offset: int) -> E
     try:
         result = await server.fill(_request(server, position))
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():  # by the client
+        if is_cancelled_by_client():
             raise
         result = await server.fill(_request(server, position))  # a completion in the document had replaced it
     return _explanation(server, result)

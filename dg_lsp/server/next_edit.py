@@ -18,6 +18,7 @@ from dg_lsp.engine.next_edit import PAUSE_SECONDS, Proposal
 from dg_lsp.errors import DgLspError
 from dg_lsp.postprocess.text_edits import Change, all_applied, shared_ends
 from dg_lsp.server.documents import Document, DocumentStore
+from dg_lsp.server.protocol import is_cancelled_by_client
 from dg_lsp.settings import NextEditSettings
 
 MAX_KEPT = 100  # edits of a document that may still be accepted, and edits that the user did not want
@@ -148,8 +149,7 @@ class NextEditProvider:
         except DgLspError as error:
             return NextEdits(reason=f"{NOT_REPEATED}; {error}")
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():  # by the client
+            if is_cancelled_by_client():
                 raise
             # a change of the document, or a newer request, ends the work of the model
             is_same = self._documents.get(document.uri) is document

@@ -83,6 +83,12 @@ async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
     return int(lengths[0])
 
 
+def is_cancelled_by_client() -> bool:
+    """Whether the client has cancelled the request that is being answered, and not only the work that it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 def is_id(value: object) -> bool:
     """Whether a value of JSON may be the id of a request."""
     return isinstance(value, int | str) and not isinstance(value, bool)

@@ -27,7 +27,7 @@ from dg_lsp.postprocess.validate import Reason
 from dg_lsp.sandbox import Sandbox
 from dg_lsp.server.completion import IN_MAGIC
 from dg_lsp.server.documents import Document
-from dg_lsp.server.protocol import MAX_POSITION, structured
+from dg_lsp.server.protocol import MAX_POSITION, is_cancelled_by_client, structured
 from dg_lsp.server.session import Server
 
 REWRITE = "dg-lsp.rewrite"
@@ -281,7 +281,7 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Corou
     try:
         return await job
     except asyncio.CancelledError as error:
-        if (task := asyncio.current_task()) is not None and task.cancelling():
+        if is_cancelled_by_client():
             raise
         raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
     except DgLspError as error:
