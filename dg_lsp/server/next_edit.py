@@ -115,11 +115,12 @@ class NextEditProvider:
         They come at once on request, else once the user pauses; `offset` is that of the cursor, if known.
         """
         edits = await self._edits(document, settings, offset, is_requested=is_requested)
+        past = self._pasts.get(document.uri)
+        if not edits.proposals or past is None or self._documents.get(document.uri) is not document:
+            return {}, edits.reason or HAS_CHANGED
         named = {self._new_name(): proposal for proposal in edits.proposals}
-        if named:
-            past = self._pasts[document.uri]
-            past.offered = {**dict([*past.offered.items()][-MAX_KEPT:]), **named}
-        return named, edits.reason
+        past.offered = {**dict([*past.offered.items()][-MAX_KEPT:]), **named}
+        return named, ""
 
     async def _edits(
         self, document: Document, settings: NextEditSettings, offset: int | None, *, is_requested: bool

@@ -5,7 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from dg_lsp.engine.edit_source import NextEdits
+from dg_lsp.engine.edit_source import NextEditResult, NextEdits
+from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.errors import RequestError
 from dg_lsp.settings import NextEditSettings, PrivacySettings
 
@@ -159,6 +160,16 @@ def test_an_edit_made_at_all_its_places_is_accepted_while_another_is_proposed(ed
 
 
 # edits of a model
+
+
+@pytest.mark.parametrize("end", [lambda editor: editor.close(), lambda editor: editor.edit((0, 0, "#"))])
+def test_a_document_that_is_closed_or_changed_when_the_model_has_just_answered_gets_nothing(unrepeated, end):
+    def model(_request):
+        asyncio.get_running_loop().call_soon(end, unrepeated)
+        return NextEditResult((Proposal(0, 5, "last", 0.9),), "m")
+
+    unrepeated.model = model
+    assert propose(unrepeated) == NextEdits([], "the document has changed")
 
 
 @pytest.fixture
