@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -115,11 +116,6 @@ class Connection(H11Protocol):
 
     since = 0.0
     """When the server began to wait for the client, in loop time."""
-    sender: int | str = 0
-    """Who sends requests without a key: the user who runs this process, or this connection.
-
-    llama.vim and other users of curl open a connection for each request.
-    """
     has_key = False
     """A request on this connection had a key."""
     _timer: asyncio.TimerHandle | None = None
@@ -130,8 +126,6 @@ class Connection(H11Protocol):
         """Closes the oldest of the connections that wait if too many are open; that may be this one."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self.since = self.loop.time()
-        is_own = is_of_this_user(self.client, self.server)
-        self.sender = OWN_USER if is_own else next(_numbers)  # a port may be used again
         self.app_state = {"connection": self}
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > MAX_CONNECTIONS:
@@ -170,6 +164,14 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_at_most(None)
         super().connection_lost(exc)
+
+    @cached_property
+    def sender(self) -> int | str:
+        """Who sends requests without a key: the user who runs this process, or this connection.
+
+        llama.vim and other users of curl open a connection for each request. A port may be used again.
+        """
+        return OWN_USER if is_of_this_user(self.client, self.server) else next(_numbers)
 
     @property
     def is_waiting(self) -> bool:

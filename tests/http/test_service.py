@@ -153,6 +153,14 @@ def test_without_keys_the_user_of_the_server_is_a_client_and_each_other_connecti
         assert (cached(reused) > first) is is_own, "a connection from the port of one that is closed"
 
 
+def test_the_table_of_sockets_is_not_read_for_a_client_with_a_key(start_team, monkeypatch):
+    """Reading it takes 38 ms on a machine with 5,000 connections, and all other clients wait meanwhile."""
+    monkeypatch.setattr("dg_lsp.http.auth.is_of_this_user", read := Mock(return_value=True))
+    team = start_team(ScriptedDenoiser("x"))
+    assert team.alice.post("/infill", GAP).status == 200
+    assert not read.called
+
+
 def test_totals_of_all_clients_are_for_the_operator(start_team, start):
     team = start_team(ScriptedDenoiser("x"))
     team.alice.post("/infill", PROMPT)
