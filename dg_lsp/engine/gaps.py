@@ -74,22 +74,17 @@ class GapsLayout:
         """Whether the model's longest canvas has room for the frozen text and a usual length of each gap."""
         return self._num_frozen + self.num_gaps * MIN_GAP <= spec.longest_block
 
-    def sizes(self, spec: ModelSpec) -> tuple[int, ...]:
-        """Lengths of the gaps to try in one pass, ascending: those that fit into the model's longest canvas."""
-        sizes = spec.gaps_within((spec.longest_block - self._num_frozen) // self.num_gaps)
-        while len(sizes) > 1 and sum(self._num_frozen + self.num_gaps * size for size in sizes) > PASS_TOKENS:
-            sizes = sizes[:-1]
-        return sizes
-
     def canvases(self, spec: ModelSpec, rng: np.random.Generator) -> list[Canvas]:
-        """A canvas for each length of the gaps; the tail takes the room that is left in a pass."""
-        sizes = self.sizes(spec)
+        """The canvases of one pass, each with another length of the gaps; the tail takes the room that is left."""
+        sizes = spec.gaps_within((spec.longest_block - self._num_frozen) // self.num_gaps)
         lengths = [self._num_frozen + self.num_gaps * size for size in sizes]
+        while len(lengths) > 1 and sum(lengths) > PASS_TOKENS:
+            lengths.pop()
         # one canvas alone may be as long as the model's longest
-        spare = (PASS_TOKENS - sum(lengths)) // len(sizes) if len(sizes) > 1 else spec.longest_block
+        spare = (PASS_TOKENS - sum(lengths)) // len(lengths) if len(lengths) > 1 else spec.longest_block
         return [
             self._canvas(size, min(spec.longest_block, length + spare), spec, rng)
-            for size, length in zip(sizes, lengths, strict=True)
+            for size, length in zip(sizes, lengths, strict=False)
         ]
 
     def _canvas(self, size: int, length: int, spec: ModelSpec, rng: np.random.Generator) -> Canvas:
@@ -231,10 +226,7 @@ class GapsFill(RangeTask):
         block = 0
         while first < len(self._request.gaps):
             layout, last = self._group(first)
-            if layout is not None and self._model is not None:
-                steps = self._fill_together(self._model, layout, first)
-            else:
-                steps = self._fill_one(first)
+            steps = self._fill_one(first) if layout is None else self._fill_together(layout, first)
             for progress in steps:
                 yield replace(progress, block=block)
             first = last + 1
@@ -283,8 +275,10 @@ class GapsFill(RangeTask):
                 self._alternatives += [(number, candidate) for candidate in further]
                 return
 
-    def _fill_together(self, model: EngineModel, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
+    def _fill_together(self, layout: GapsLayout, first: int) -> Generator[Progress, None, None]:
         """Canvases with all gaps of the group, each with another length of the gaps; each gap takes the best fill."""
+        model = self._model
+        assert model is not None
         limits = Limits(model.spec.longest_block, model.spec.longest_block, None, deadline=self._deadline)
         task = DecodeTask(model, DecoderName.INFILL, layout.layout, limits, self._costs, seed=self._request.seed)
         return task.running(self._settle(task, layout, first))

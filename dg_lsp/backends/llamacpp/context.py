@@ -528,8 +528,7 @@ class KvCache:
         self.set_ids(slot, concat(old, ids))
 
     def crop(self, slot: int, length: int) -> None:
-        """Keeps the first `length` tokens of a slot."""
-        self._activate(slot)
+        """Keeps the first `length` tokens of a slot whose cells are in the context."""
         ids = self.ids(slot)
         if length < len(ids):
             self._context.crop(slot, length)

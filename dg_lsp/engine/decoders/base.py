@@ -232,9 +232,10 @@ class StopCriteria:
     def shown_bytes(self, draft: Draft) -> bytes:
         """The part of the fill to judge, without a last line that was broken off after whole ones."""
         fill = self._fill(draft.ids)
-        end = self._find_stop(fill.decode("utf-8", "surrogateescape"))
+        text = fill.decode("utf-8", "surrogateescape")
+        end = self._find_stop(text)
         if end is not None:
-            return fill.decode("utf-8", "surrogateescape")[:end].encode("utf-8", "surrogateescape")
+            return text[:end].encode("utf-8", "surrogateescape")
         whole = fill[: fill.rfind(b"\n") + 1]
         if draft.is_ended or not whole.strip() or _loops(fill.decode("utf-8", "replace"), fill.count(b"\n")):
             return fill
