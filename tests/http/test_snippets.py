@@ -113,12 +113,20 @@ def test_no_request_becomes_longer_than_a_text_that_is_searched():
     [("/infill", ("input_prefix", "input_suffix")), ("/v1/completions", ("prompt", "suffix"))],
 )
 def test_a_client_that_sends_parts_of_a_file_has_the_same_prompts_as_one_that_sends_all_of_it(start, path, names):
+    class Recorded(ScriptedDenoiser):
+        """Records the prefix of each prompt that a canvas follows; idle time decodes others."""
+
+        def predict(self, slot, *options):
+            seen.append(self._parts(self._slots[slot][0])[0])
+            return super().predict(slot, *options)
+
     def prefixes(first_lines):
-        seen = []
-        client = start(ScriptedDenoiser(lambda prefix, _: seen.append(prefix) or "1"), rules=OPERATOR)
+        seen.clear()
+        client = start(Recorded("1"), rules=OPERATOR)
         for number, first in enumerate(first_lines):
             sent = dict(zip(names, ("".join(FILE[first : number + 90]), ")\n"), strict=True))
             assert client.post(path, {**sent, "language": "python"}).status == 200
-        return seen
+        return [*seen]
 
+    seen = []
     assert prefixes(range(9)) == prefixes([0] * 9)
