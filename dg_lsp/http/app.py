@@ -255,4 +255,3 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _log(message: str) -> None:
     sys.stderr.write(f"dg-lsp: {message}\n")
-    sys.stderr.flush()

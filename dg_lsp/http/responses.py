@@ -26,11 +26,12 @@ Stream = AsyncGenerator[Frame | FillResult, None]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One text for the client."""
+    """One text for the client, and the result that it is from."""
 
     text: str
-    stop: str = ""  # the stop text that ended it, if one did
-    is_cut: bool = False  # the limit of tokens, the context or the deadline ended it
+    stop: str  # the stop text that ended it, if one did
+    is_cut: bool  # the limit of tokens, the context or the deadline ended it
+    result: FillResult
 
     @property
     def finish_reason(self) -> str:
@@ -41,10 +42,6 @@ class Completion:
     def stop_type(self) -> str:
         """The same as llama.cpp names it."""
         return "word" if self.stop else "limit" if self.is_cut else "eos"
-
-
-End = tuple[Completion, FillResult]
-"""What the last event of a completion reports."""
 
 
 def _cut_at_dedent(text: str, min_indent: int) -> str:
@@ -136,15 +133,15 @@ class Answer(ABC):
             is_cut = result.ending.is_cut if self._is_text else candidate.is_cut and text == candidate.text
             offsets = [(offset, stop) for stop in self.body.stop if stop and (offset := text.find(stop)) >= 0]
             offset, stop = min(offsets, default=(len(text), ""))
-            completions.append(Completion(text[:offset], stop, is_cut=is_cut))
+            completions.append(Completion(text[:offset], stop, is_cut, result))
         return completions
 
     @abstractmethod
-    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
-        """The response with all completions."""
+    def whole(self, completions: Sequence[Completion]) -> Json | list[Json]:
+        """The response with all completions, at least one."""
 
     @abstractmethod
-    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
+    def event(self, text: str, index: int, thought: str = "", ended: Completion | None = None) -> Json:
         """An event with more text of a completion, or with its end."""
 
     def tail(self, result: FillResult) -> bytes:
@@ -167,7 +164,7 @@ class Answer(ABC):
         async with aclosing(stream):
             async for item in stream:
                 if isinstance(item, FillResult) and not self.body.stream:
-                    yield json_bytes(self.whole(self.completions(item), item))
+                    yield json_bytes(self.whole(self.completions(item)))
                     return
                 # the start of a split character waits for the rest of it
                 thought = item.thought if isinstance(item, FillResult) else item.thought.rstrip("\ufffd\n")
@@ -181,7 +178,7 @@ class Answer(ABC):
                 for index, completion in enumerate(self.completions(item)):
                     if not is_draft and (rest := completion.text[settled.num_sent :]):
                         yield event_bytes(self.event(rest, index))
-                    yield event_bytes(self.event(completion.text if is_draft else "", index, end=(completion, item)))
+                    yield event_bytes(self.event(completion.text if is_draft else "", index, ended=completion))
                 yield self.tail(item)
 
 
@@ -195,7 +192,8 @@ class OpenAiAnswer(Answer):
         self._fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     @override
-    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json:
+    def whole(self, completions: Sequence[Completion]) -> Json:
+        result = completions[0].result
         choices = [
             self._choice("message", completion.text, index, result.thought, completion.finish_reason)
             for index, completion in enumerate(completions)
@@ -205,9 +203,9 @@ class OpenAiAnswer(Answer):
         return {**fields, "choices": choices, "usage": _usage(result), **costs(result)}
 
     @override
-    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
-        choice = self._choice("delta", text, index, thought, end[0].finish_reason if end else None)
-        return {**self._chunk([choice]), **(costs(end[1]) if end else {})}
+    def event(self, text: str, index: int, thought: str = "", ended: Completion | None = None) -> Json:
+        choice = self._choice("delta", text, index, thought, ended.finish_reason if ended else None)
+        return {**self._chunk([choice]), **(costs(ended.result) if ended else {})}
 
     @override
     def tail(self, result: FillResult) -> bytes:
@@ -238,20 +236,19 @@ class NativeAnswer(Answer):
         self._is_array = not is_text and body.num_candidates > 1
 
     @override
-    def whole(self, completions: Sequence[Completion], result: FillResult) -> Json | list[Json]:
-        trees = [
-            self._selected(completion.text, index, completion, result) for index, completion in enumerate(completions)
-        ]
+    def whole(self, completions: Sequence[Completion]) -> Json | list[Json]:
+        trees = [self._selected(completion.text, index, completion) for index, completion in enumerate(completions)]
         return trees if self._is_array else trees[0]
 
     @override
-    def event(self, text: str, index: int, thought: str = "", end: End | None = None) -> Json:
-        if end is None:
+    def event(self, text: str, index: int, thought: str = "", ended: Completion | None = None) -> Json:
+        if ended is None:
             return {"index": index, "content": text, "stop": False}
-        return {**self._selected(text, index, *end), "content": text, "stop": True}
+        return {**self._selected(text, index, ended), "content": text, "stop": True}
 
-    def _selected(self, text: str, index: int, completion: Completion, result: FillResult) -> Json:
+    def _selected(self, text: str, index: int, completion: Completion) -> Json:
         """All fields, or those that are requested; `timings/prompt_n` names a field of an object, under that name."""
+        result = completion.result
         tree = {
             "index": index,
             "content": text,

@@ -146,7 +146,7 @@ async def _edited_region(
         result = FillResult.unfinished()
         edited = all_applied(proposals, text)[region.start :].removesuffix(text[region.stop :]) if proposals else ""
     else:
-        *_, filled = [part async for part in service.stream(request, http, has_frames=False)]
+        [filled] = [part async for part in service.stream(request, http)]
         assert isinstance(filled, FillResult)
         result = filled
         edited = f"{before}{result.text}{after}" if result.text else ""
@@ -158,7 +158,8 @@ async def _edited_region(
 def _respond(service: Service, http: Request, request: FillRequest | ChatRequest, answer: Answer) -> Response:
     """The whole answer, or the stream of its drafts or of its text as it grows."""
     has_frames = answer.body.stream and (answer.body.diffusing or isinstance(request, ChatRequest))
-    return answer.response(service.stream(request, http, has_frames=has_frames))
+    may_be_unfinished = request.max_tokens == 0
+    return answer.response(service.stream(request, http, has_frames=has_frames, may_be_unfinished=may_be_unfinished))
 
 
 def _fill_request(

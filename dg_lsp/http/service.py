@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +33,6 @@ from dg_lsp.engine.next_edit import Proposal
 from dg_lsp.engine.request import ChatRequest, EngineRequest, FillRequest, FillResult, Frame
 from dg_lsp.engine.scheduler import OnFrame, OpenScheduler, ResidentModels, Scheduler
 from dg_lsp.http.auth import AccessRules
-from dg_lsp.http.responses import Stream
 from dg_lsp.http.schemas import CANCELLED, ApiError
 from dg_lsp.settings import Settings
 
@@ -45,7 +44,6 @@ MAX_TEXTS = 16
 """Texts of earlier requests that are kept, of all clients together."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-Result = TypeVar("Result")
 Finished = TypeVar("Finished", FillResult, NextEditResult)
 
 
@@ -229,11 +227,19 @@ class Service:
         snapshot = replace(snapshot, text=prefix + snapshot.text[offset:])
         return replace(request, snapshot=snapshot, offset=len(prefix))
 
-    async def stream(self, request: FillRequest | ChatRequest, http: Request, *, has_frames: bool) -> Stream:
-        """Yields the frames if `has_frames`, and then the result, which has no text for a request of no tokens.
+    async def stream(
+        self,
+        request: EngineRequest[Finished],
+        http: Request,
+        *,
+        has_frames: bool = False,
+        may_be_unfinished: bool = False,
+    ) -> AsyncGenerator[Frame | Finished, None]:
+        """Yields the frames if `has_frames`, and then the result. Closing it stops the engine within one step.
 
         Raises:
-            ApiError: too many requests, replaced by a newer one, deadline missed, or the engine failed.
+            ApiError: too many requests, replaced by a newer one, deadline missed unless the result `may_be_unfinished`,
+                or the engine failed.
         """
         loop = asyncio.get_running_loop()
         frames = asyncio.Queue[Frame | None]()
@@ -250,8 +256,9 @@ class Service:
             while (frame := await frames.get()) is not None:
                 yield frame
         finally:
-            self._cancel(outcome)
-        result = self._result(outcome, may_be_unfinished=request.max_tokens == 0)
+            if outcome.cancel():  # the client disconnected; counts after the callbacks, which stop the model
+                loop.call_soon(self.metrics.disconnects.inc)
+        result = self._result(outcome, may_be_unfinished=may_be_unfinished)
         if result.reason:
             http.state.headers[REASON] = result.reason.value
         yield result
@@ -270,12 +277,9 @@ class Service:
         async def ask_model(request: NextEditRequest) -> NextEditResult | None:
             if self.models.edit_source is None:
                 return None
-            outcome = self._start(request, http)
-            try:
-                await asyncio.wait([outcome])
-            finally:
-                self._cancel(outcome)
-            return self._result(outcome)
+            [result] = [part async for part in self.stream(request, http)]
+            assert isinstance(result, NextEditResult)
+            return result
 
         def inside(proposals: Sequence[Proposal]) -> Sequence[Proposal]:
             return [edit for edit in proposals if region.start <= edit.start and edit.end <= region.stop]
@@ -283,8 +287,8 @@ class Service:
         return (await propose(request, ask_model, inside)).proposals
 
     def _start(
-        self, request: EngineRequest[Result], http: Request, on_frame: OnFrame | None = None
-    ) -> asyncio.Future[Result]:
+        self, request: EngineRequest[Finished], http: Request, on_frame: OnFrame | None
+    ) -> asyncio.Future[Finished]:
         scheduler = self.models.scheduler_for(request)
         request = replace(request, client=http.state.client, endpoint=http.url.path)
         try:
@@ -314,12 +318,7 @@ class Service:
     def _end(self, client: Hashable, _outcome: asyncio.Future[Any]) -> None:
         self._active -= Counter((client,))  # without clients that have no request
 
-    def _cancel(self, outcome: asyncio.Future[Any]) -> None:
-        """Stops the engine for a client that disconnected; does nothing if the outcome is done."""
-        if outcome.cancel():  # counts after the callbacks of the outcome, which stop the model
-            asyncio.get_running_loop().call_soon(self.metrics.disconnects.inc)
-
-    def _result(self, outcome: asyncio.Future[Finished], *, may_be_unfinished: bool = False) -> Finished:
+    def _result(self, outcome: asyncio.Future[Finished], *, may_be_unfinished: bool) -> Finished:
         if outcome.cancelled():
             if self._is_closed:
                 raise ApiError(503, "the server is stopping")

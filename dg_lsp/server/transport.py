@@ -90,7 +90,6 @@ async def first_client(host: str, port: int, token: str) -> AsyncGenerator[Strea
     sys.stderr.write(f"dg-lsp: listening on {address[0]}:{address[1]}\n")
     if not token:
         sys.stderr.write(f"dg-lsp: the client must send initializationOptions.{TOKEN} = {wanted}\n")
-    sys.stderr.flush()
     try:
         streams = await accepted
     finally:
