@@ -12,9 +12,10 @@ from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, denoiser, denois
 from dg_lsp.backends.llamacpp.context import KvCache
 from dg_lsp.backends.llamacpp.diffusiongemma.denoiser import SelfConditionedDenoiser
 from dg_lsp.backends.llamacpp.diffusiongemma.self_conditioning import MASS
-from dg_lsp.backends.llamacpp.library import devices, library
+from dg_lsp.backends.llamacpp.library import devices, library, runs_diffusiongemma
 from dg_lsp.canvas.spec import FimTokens, MaskSampling, ModelSpec, UniformSampling
 from dg_lsp.models.metadata import describe
+from dg_lsp.runtime import COMMAND
 from dg_lsp.settings import ModelSettings
 
 TOKENS = ("<|mask|>", "<|end|>", "<|prefix|>", "<|suffix|>", "<|middle|>", *tiny_masked.TOKENS[5:])
@@ -109,6 +110,8 @@ def open_gemma(tiny_repacked, opened):
     """Opens a DiffusionGemma that keeps its predictions on the host, or on ggml's CPU device as on a GPU."""
 
     def open_model(*, on_device=False, path=tiny_repacked, spec=None, mass=MASS, **settings):
+        if not runs_diffusiongemma():
+            pytest.skip(f"the installed llama.cpp is not changed, or by an earlier version; run: {COMMAND}")
         chosen = runtime(**settings)
         model = LlamaModel(path, chosen)
         model.on_gpu = on_device

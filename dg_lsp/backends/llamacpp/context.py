@@ -383,34 +383,6 @@ class KvCache:
         """Tokens of all prompts. For any thread."""
         return sum(len(prompt.ids) for prompt in list(self._prompts.values()))
 
-    def _in_context(self) -> list[int]:
-        """The slots whose cells are in the context, the least recently used first."""
-        return [slot for slot, prompt in self._prompts.items() if prompt.state is None]
-
-    def _activate(self, slot: int) -> None:
-        """Puts the slot's cells into the context, and where it has to be alone those of the others out of it.
-
-        Where they cannot be copied, prompts are lost.
-        """
-        for other in self._in_context() if self._is_alone else ():
-            if other != slot and self._context.state_size(other) <= MAX_COPIED:
-                try:
-                    self._prompts[other].state = self._context.take_out(other, self._buffer)
-                    self._buffer = None
-                except (BackendError, ModelMemoryError):
-                    self.clear(other)
-        prompt = self._prompts.get(slot)
-        if prompt is not None and prompt.state is not None:
-            try:
-                self._free_cells(slot, len(prompt.ids))
-                self._context.put_back(slot, prompt.state)
-                self._buffer, prompt.state = prompt.state, None
-            except ModelMemoryError:
-                self.clear(slot)
-            except BackendError:
-                for lost in (slot, *self._in_context()):
-                    self.clear(lost)
-
     def ids(self, slot: int) -> TokenIds:
         """The slot's prompt; empty if it was evicted."""
         return self._prompts[slot].ids if slot in self._prompts else NOTHING
@@ -421,9 +393,6 @@ class KvCache:
         if len(ids):
             prompt.ids = ids
             self._prompts[slot] = prompt
-
-    def _drift(self, slot: int) -> Drift:
-        return self._prompts[slot].drift if slot in self._prompts else EXACT
 
     def prefill(self, slot: int, ids: TokenIds, most: int = WHOLE_PROMPT) -> int:
         """Gives the slot this prompt, or decodes `most` tokens of it, up to a whole block; returns how many it decoded.
@@ -471,6 +440,35 @@ class KvCache:
             drift = Drift(drift.start, drift.num_recent) if drift.num_recent else EXACT
         self._prompts[slot].drift = drift
         return stop - start
+
+    def crop(self, slot: int, length: int) -> None:
+        """Keeps the first `length` tokens of a slot whose cells are in the context."""
+        ids = self.ids(slot)
+        if length < len(ids):
+            self._context.crop(slot, length)
+        self.set_ids(slot, ids[:length])
+        drift = self._drift(slot)
+        if drift.num_edits and drift.start >= length:
+            self._prompts[slot].drift = EXACT
+
+    def make_room(self, slot: int, num_tokens: int) -> None:
+        """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
+
+        After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
+        """
+        num_known = len(self.ids(slot))
+        self._activate(slot)
+        if len(self.ids(slot)) < num_known:
+            raise BackendError(_NOT_COPIED)
+        self._free_cells(slot, num_tokens)
+
+    def clear(self, slot: int) -> None:
+        """Empties the slot."""
+        self._context.crop(slot, 0)
+        self._prompts.pop(slot, None)
+
+    def _drift(self, slot: int) -> Drift:
+        return self._prompts[slot].drift if slot in self._prompts else EXACT
 
     def _move_suffix(self, slot: int, ids: TokenIds, most: int) -> int:
         """Changes the slot's prefix to the prompt's, if it is worthwhile to keep the suffix; returns decoded tokens.
@@ -527,26 +525,33 @@ class KvCache:
             raise
         self.set_ids(slot, concat(old, ids))
 
-    def crop(self, slot: int, length: int) -> None:
-        """Keeps the first `length` tokens of a slot whose cells are in the context."""
-        ids = self.ids(slot)
-        if length < len(ids):
-            self._context.crop(slot, length)
-        self.set_ids(slot, ids[:length])
-        drift = self._drift(slot)
-        if drift.num_edits and drift.start >= length:
-            self._prompts[slot].drift = EXACT
+    def _in_context(self) -> list[int]:
+        """The slots whose cells are in the context, the least recently used first."""
+        return [slot for slot, prompt in self._prompts.items() if prompt.state is None]
 
-    def make_room(self, slot: int, num_tokens: int) -> None:
-        """Makes cells for more tokens in the slot: the context grows, or other slots are evicted.
+    def _activate(self, slot: int) -> None:
+        """Puts the slot's cells into the context, and where it has to be alone those of the others out of it.
 
-        After a `ModelMemoryError` nothing has changed, after a `BackendError` all slots are empty.
+        Where they cannot be copied, prompts are lost.
         """
-        num_known = len(self.ids(slot))
-        self._activate(slot)
-        if len(self.ids(slot)) < num_known:
-            raise BackendError(_NOT_COPIED)
-        self._free_cells(slot, num_tokens)
+        for other in self._in_context() if self._is_alone else ():
+            if other != slot and self._context.state_size(other) <= MAX_COPIED:
+                try:
+                    self._prompts[other].state = self._context.take_out(other, self._buffer)
+                    self._buffer = None
+                except (BackendError, ModelMemoryError):
+                    self.clear(other)
+        prompt = self._prompts.get(slot)
+        if prompt is not None and prompt.state is not None:
+            try:
+                self._free_cells(slot, len(prompt.ids))
+                self._context.put_back(slot, prompt.state)
+                self._buffer, prompt.state = prompt.state, None
+            except ModelMemoryError:
+                self.clear(slot)
+            except BackendError:
+                for lost in (slot, *self._in_context()):
+                    self.clear(lost)
 
     def _free_cells(self, slot: int, num_tokens: int) -> None:
         """Makes the context have free cells for tokens of a slot, beside those of the slot that it has already."""
@@ -565,11 +570,6 @@ class KvCache:
             if used != slot and num_needed > self._context.num_cells:
                 num_needed -= len(self.ids(used))
                 self.clear(used)
-
-    def clear(self, slot: int) -> None:
-        """Empties the slot."""
-        self._context.crop(slot, 0)
-        self._prompts.pop(slot, None)
 
 
 def _find(ids: TokenIds, token: int | None) -> int:

@@ -4,7 +4,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from changed_runtime import needs_runtime
 from margins import entropy_of, predict, shares_of
 
 from dg_lsp.backends.llamacpp import device_graph
@@ -19,7 +18,6 @@ from dg_lsp.diffusion.denoiser import TopK
 from dg_lsp.diffusion.samplers import denoise_together
 from dg_lsp.errors import BackendError, RequestError
 
-pytestmark = needs_runtime
 on_both = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 
 

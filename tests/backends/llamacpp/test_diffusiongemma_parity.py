@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 import tiny_diffusiongemma as tiny
 import torch
-from changed_runtime import needs_runtime
 from diffusiongemma_reference import Reference, calm_model
 from margins import entropy_of, lead, predict, shares_of
 
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.diffusion.samplers import accept
 
-pytestmark = needs_runtime
 WINDOW = 96
 TEMPERATURES = (0.8, 0.7, 0.6, 0.5)
 TOLERANCE = {"float32": 0.08, "float16": 0.2}
