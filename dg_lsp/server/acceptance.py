@@ -213,7 +213,8 @@ class Acceptance:
     def close(self, uri: str | None = None) -> None:
         """Ends the requests of a document that is about to be closed, or of all; nothing of its text is kept."""
         for request in [request for request in self._followed.values() if uri in (None, request.uri)]:
-            self.drop(request, Verdict.CANCELLED) if not request.is_answered else self._settle(request)
+            self._settle(request)
+            self.drop(request, Verdict.CANCELLED)  # one without an answer
 
     def _settle(self, request: Followed) -> None:
         """Ends one request, and forgets its text. A request without an answer is ended by `drop`."""
