@@ -158,6 +158,7 @@ def test_an_edit_model_rewrites_the_region(start, answer, content):
     assert client.post("/v1/edit/completions", {**MOVED, "t_max_predict_ms": 0.001}).status == 504
     reply = client.post("/v1/edit/completions", MOVED)
     assert (reply.tree["model"], reply.tree["choices"][0]["message"]["content"]) == ("zeta-2", content)
+    assert ("dg-lsp-reason" in reply.headers) is (content == "None")
 
 
 def test_a_disconnect_stops_an_edit_model(start):
