@@ -47,8 +47,6 @@ MAX_CLIENTS = 16
 """Clients whose texts are cached."""
 MAX_LAG = 8
 """Tokens of a prompt that its slot may lack: the first causal pass decodes them. Of blocks it may lack the last one."""
-MIN_GAIN = 128
-"""Tokens of a prompt for which another slot is taken than the one that a client names."""
 
 
 class KVSlots:
@@ -66,32 +64,25 @@ class KVSlots:
         self.user: object = None  # the request that used the model last
         self.is_crowded = False  # there was no memory for two prompts at a time
 
-    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Collection[int] = (), *, slot: int = -1) -> int:
+    def choose(self, prompt_ids: TokenIds, client: Hashable = 0, taken: Collection[int] = ()) -> int:
         """The client's slot that shares half of the prompt, start and end, or begins with it; none of those `taken`.
 
         Without such a slot, the least recently used. Slots of requests that have not ended are used only where all are
-        in use. A `slot` that exists is taken as it is.
+        in use.
         """
-        if slot not in self._held:
-            possible = [slot for slot in self._held if slot not in taken]
-            free = [slot for slot in possible if not self.num_users[slot]] or possible
-            shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
-            slot = max(shared, key=lambda slot: shared[slot])
-            num_shared = self.num_shared(slot, prompt_ids, client)
-            if 2 * shared[slot] < len(prompt_ids) and 2 * num_shared < len(self._held[slot]):
-                slot = free[0]
-        self._held.move_to_end(slot)
+        possible = [slot for slot in self._held if slot not in taken]
+        free = [slot for slot in possible if not self.num_users[slot]] or possible
+        shared = {slot: self.num_alike(slot, prompt_ids, client) for slot in free}
+        best = max(shared, key=lambda slot: shared[slot])
+        num_shared = self.num_shared(best, prompt_ids, client)
+        has_little = 2 * shared[best] < len(prompt_ids) and 2 * num_shared < len(self._held[best])
+        slot = free[0] if has_little else best
+        self.mark_used(slot)
         return slot
 
-    def named(self, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
-        """A slot that a client names, as llama.vim always does.
-
-        -1 where there is no such slot, another client uses it, or another slot has much more of the prompt.
-        """
-        if slot not in self._held or self._clients.get(slot, client) != client:
-            return -1
-        num_missing = len(prompt_ids) - self._num_kept(slot, prompt_ids, client)
-        return slot if num_missing <= self.num_missing(prompt_ids, client) + MIN_GAIN else -1
+    def mark_used(self, slot: int) -> None:
+        """Makes the slot the most recently used one."""
+        self._held.move_to_end(slot)
 
     def kept_for_others(self, client: Hashable) -> set[int]:
         """The slots that other clients have used last, as many for each as its share of all slots."""
@@ -103,8 +94,9 @@ class KVSlots:
         return {slot for owner, slots in used.items() if owner != client for slot in slots[-share:]}
 
     def num_missing(self, prompt_ids: TokenIds, client: Hashable = 0) -> int:
-        """Tokens of the prompt that the client's best slot lacks."""
-        return len(prompt_ids) - max(self._num_kept(slot, prompt_ids, client) for slot in self._held)
+        """Tokens of the prompt that the client's best slot lacks and has to decode."""
+        num_kept = self.num_alike if self._denoiser.moves_suffix else self.num_shared
+        return len(prompt_ids) - max(num_kept(slot, prompt_ids, client) for slot in self._held)
 
     def num_shared(self, slot: int, prompt_ids: TokenIds, client: Hashable = 0) -> int:
         """How many of the prompt's first tokens the slot holds for the client."""
@@ -127,11 +119,6 @@ class KVSlots:
         num_shared = self.num_shared(slot, prompt_ids, client)
         rest = self._of(slot, client)[num_shared:]
         return num_shared + common_prefix_length(rest[::-1], prompt_ids[num_shared:][::-1])
-
-    def _num_kept(self, slot: int, prompt_ids: TokenIds, client: Hashable) -> int:
-        """How many tokens of the prompt the slot need not decode."""
-        count = self.num_alike if self._denoiser.moves_suffix else self.num_shared
-        return count(slot, prompt_ids, client)
 
     def _of(self, slot: int, client: Hashable) -> TokenIds:
         return self._held[slot] if self._clients.get(slot, client) == client else NOTHING
@@ -179,11 +166,11 @@ class DecodeTask:
         costs: RequestCosts,
         *,
         seed: int = 0,
-        slot: int = -1,
+        slot: int | None = None,
         judge: Callable[[bytes, float], Verdict] | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Chooses the slot if there is none with this number. `judge` decides by its text and score what is shown.
+        """Chooses the slot if there is none. `judge` decides by its text and score what is shown.
 
         `is_answer`: to a conversation, so that a thought may come before the text.
 
@@ -203,7 +190,7 @@ class DecodeTask:
         self.costs = costs
         self.stop = StopCriteria(model.tokenizer.decode, limits, layout.stop, layout.removed)
         self.rng = np.random.default_rng(seed)
-        self.slot = model.slots.choose(layout.prompt_ids, model.client, slot=slot)
+        self.slot = model.slots.choose(layout.prompt_ids, model.client) if slot is None else slot
         self.num_kept = model.slots.num_shared(self.slot, layout.prompt_ids, model.client)
         """First tokens of the layout's prompt that the slot holds."""
         model.slots.hold(self.slot, layout.prompt_ids, model.client)

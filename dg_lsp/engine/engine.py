@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from dg_lsp.canvas.chat import chat_layout, raw_layout
-from dg_lsp.canvas.layout import NOTHING, Layout, TokenIds, Tokenizer
+from dg_lsp.canvas.layout import Layout, TokenIds, Tokenizer
 from dg_lsp.canvas.prompt_format import in_infill_format, layout_of, prompt_of
 from dg_lsp.canvas.spec import DecoderName, ModelSpec, PromptCut, with_sampler
 from dg_lsp.context.window import NO_SNIPPETS
@@ -172,7 +172,6 @@ class LocalEngine(Engine):
                 selection.limits(request, self.settings, decoder, deadline, task_layout),
                 costs,
                 seed=request.seed,
-                slot=model.slots.named(request.slot, task_layout.prompt_ids, model.client),
                 judge=request.judge,
             )
         drafts = yield from task.drafts()
@@ -253,9 +252,7 @@ class LocalEngine(Engine):
             is_stopped=request.is_stopped,
             max_length=model.room,
         )
-        task = DecodeTask(
-            model, decoder, layout, limits, costs, seed=request.seed, slot=request.slot, is_answer=not request.is_raw
-        )
+        task = DecodeTask(model, decoder, layout, limits, costs, seed=request.seed, is_answer=not request.is_raw)
         (draft, *_) = yield from task.drafts()
         if draft.is_empty:
             return task.result(draft, (), (Rejection(Reason.UNFINISHED),))
@@ -298,7 +295,7 @@ class LocalEngine(Engine):
                     slots.is_crowded = model.denoiser.footprint.cache_used < num_tokens - num_lagging
         finally:
             for slot in reversed(taken):  # where another request needs a slot, it gets that of the farthest prompt
-                slots.choose(NOTHING, model.client, slot=slot)
+                slots.mark_used(slot)
 
     @override
     def close(self) -> None:

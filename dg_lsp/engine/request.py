@@ -214,7 +214,6 @@ class EngineRequest(ABC, Generic[Result_co]):
     sampler: SamplerOptions = NO_OPTIONS  # in place of the model's own values
     decoder: DecoderName | None = None  # None takes the setting, or of a chat the one with the least expected time
     seed: int = 0
-    slot: int = -1  # of the KV cache; -1 takes the one that shares most of the prompt
     endpoint: str = ""  # the path of the HTTP API or the method of LSP, for the audit log
     id: str = ""  # of the audit record; empty leaves it to the log
     priority: Priority = field(default=Priority.TYPED, compare=False)

@@ -183,7 +183,6 @@ def _fill_request(
         is_followed=False,  # plugins cache completions and request the next one themselves
         seed=body.seed,
         sampler=body.sampler,
-        slot=body.id_slot,
         priority=priority,
     )
 
@@ -200,7 +199,6 @@ def _text_request(
         seed=body.seed,
         stops=tuple(body.stop),
         sampler=attrs.evolve(body.sampler, top_k=None if body.top_k is None else max(0, body.top_k)),
-        slot=body.id_slot,
         ignores_end=body.ignore_eos,
     )
 

@@ -123,8 +123,6 @@ class GenerationBody(RequestBody):
     """With `stream`: every event is a whole draft that replaces the one before it."""
     t_max_predict_ms: Annotated[float, Field(allow_inf_nan=False)] = 0
     """Deadline in milliseconds, counted from arrival; the answer is what is settled by then."""
-    id_slot: Annotated[int, Field(ge=-1)] = -1
-    """Slot of the prompt cache, see `/slots`; -1, and a number beyond, take the one that holds most of the prompt."""
     ignore_eos: bool = False
     """End tokens do not end a text or an answer; not for code."""
     top_k: Annotated[int, Field(ge=-1, le=SAMPLER_BOUNDS["top_k"][1])] | None = None

@@ -180,7 +180,6 @@ OF_BLOCKS = replace(
 )
 
 
-@pytest.mark.parametrize("slot", [-1, 0])
 @pytest.mark.parametrize("format_", [PromptFormat.FIM, PromptFormat.PREFIX])
 @pytest.mark.parametrize(
     ("model", "spec", "num_slots", "clients", "num_keys"),
@@ -193,14 +192,14 @@ OF_BLOCKS = replace(
     ],
 )
 def test_a_typed_character_decodes_few_tokens_also_where_the_start_of_the_prompt_moves(
-    scheduler_of, format_, model, spec, num_slots, clients, num_keys, slot
+    scheduler_of, format_, model, spec, num_slots, clients, num_keys
 ):
     fim = replace(MASK_SPEC.fim, order=FimOrder.SUFFIX_FIRST)
     spec = replace(spec, max_prompt_tokens=320, fim=fim, prompt_format=format_)
     scheduler = scheduler_of(model("", spec=spec, num_slots=num_slots), SPECULATING)
     decoded = []
     for end, client in itertools.product(range(900, 900 + num_keys), clients):
-        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end, client=client, slot=slot)
+        request = FillRequest(Snapshot("file:///a.py", CODE[:end] + CODE[960:]), end, client=client)
         result = scheduler.submit(request).result(TIMEOUT)
         wait_until(lambda: is_idle(scheduler))
         decoded.append(result.prompt_tokens - result.cached_tokens)

@@ -116,7 +116,6 @@ CHAT = {"messages": [{"role": "system", "content": "You are terse. " * 9}, {"rol
     ("model", "path", "body"),
     [
         pytest.param(ScriptedDenoiser("x"), "/infill", PROMPT, id="slots for several prompts"),
-        pytest.param(ScriptedDenoiser("x"), "/infill", {**PROMPT, "id_slot": 0}, id="a slot that both name"),
         pytest.param(chatty("yes", num_slots=1), "/v1/chat/completions", CHAT, id="the same system prompt"),
     ],
 )
