@@ -52,7 +52,8 @@ def library() -> Library:
     try:
         from llama_cpp import llama_cpp as api
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        raise library_error(error, f"run {COMMAND} again" if search.runtime else f"reinstall {PACKAGE}") from error
+        advice = f"run {COMMAND} again" if search.runtime else f"reinstall {PACKAGE}"
+        raise BackendError(f"llama.cpp cannot be loaded ({_one_line(str(error))}); {advice}") from error
     finally:
         if search.runtime:  # child processes must not inherit it
             del os.environ[LLAMA_CPP_VARIABLE]
@@ -205,11 +206,6 @@ DECODE_STATUS: dict[int, str] = {
 _UNSUPPORTED = re.compile("unknown model architecture|unknown (pre-)?tokenizer|CLIP cannot be used")
 _NO_MEMORY = re.compile("to allocate|out of memory|bad_alloc")
 """What llama.cpp logs when it cannot load a file. Anything else is a broken file."""
-
-
-def library_error(error: Exception, advice: str) -> BackendError:
-    """llama-cpp-python cannot be imported."""
-    return BackendError(f"llama.cpp cannot be loaded ({_one_line(str(error))}); {advice}")
 
 
 def load_error(path: Path, log: Iterable[str]) -> ModelError:

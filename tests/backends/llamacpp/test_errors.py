@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dg_lsp.backends.llamacpp.library import context_error, library_error, load_error
+from dg_lsp.backends.llamacpp.library import context_error, load_error
 from dg_lsp.backends.threads import set_wait_policy
-from dg_lsp.errors import BackendError, ModelError, ModelMemoryError, ModelUnsupportedError
+from dg_lsp.errors import ModelError, ModelMemoryError, ModelUnsupportedError
 
 LOGGED = {
     "error loading model: unknown model architecture: 'nonsense'": ModelUnsupportedError,
@@ -41,12 +41,6 @@ def test_log_of_a_failed_load_is_mapped(line, kind):
 )
 def test_log_of_a_failed_context_is_mapped(lines, kind):
     assert type(context_error(lines)) is kind
-
-
-def test_library_that_cannot_be_loaded_is_mapped():
-    error = library_error(OSError("libgomp.so.1: cannot open\nshared object"), "reinstall it")
-    assert type(error) is BackendError
-    assert "reinstall" in str(error) and "\n" not in str(error)
 
 
 @pytest.mark.parametrize("own", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}, {}], ids=str)

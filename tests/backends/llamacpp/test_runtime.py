@@ -77,7 +77,9 @@ def test_runtime_that_is_damaged_is_an_error_that_names_its_command(unchanged):
     (unchanged.folder / OVERLAY_LIBRARY).write_text("no library")
     with pytest.raises(subprocess.CalledProcessError) as failed:
         loaded_by(unchanged.folder)
-    assert f"run {COMMAND} again" in failed.value.stderr
+    message = failed.value.stderr.splitlines()[-1]
+    assert message.startswith("dg_lsp.errors.BackendError: llama.cpp cannot be loaded (")
+    assert message.endswith(f"run {COMMAND} again")
 
 
 @needs_runtime
