@@ -206,7 +206,7 @@ class Scheduler:
 
         Any request stops it, and a newer warm-up replaces it. Nothing happens while a request runs or waits.
         """
-        warm_up = _warm_up_job(request, settings or self._settings)
+        warm_up = Job(IdleRequest(request, client=request.client), settings or self._settings)
         with self._changed:
             is_needed = any(not isinstance(job.request, IdleRequest) for job in self._jobs())
             if self._is_closed or self.is_asleep or is_needed or not warm_up.settings.speculate:
@@ -364,7 +364,8 @@ class Scheduler:
             # the fill is cached then, if the cursor stays where it is
             return [Job(replace(request, priority=Priority.SPECULATION, deadline_ms=math.inf), settings)]
         # the next key needs the warm prompt
-        return [_warm_up_job(request, settings), self._next_fill(settings, request, result) or refresh]
+        warm_up = Job(IdleRequest(request, client=request.client), settings)
+        return [warm_up, self._next_fill(settings, request, result) or refresh]
 
     def _next_fill(self, settings: CompletionSettings, request: FillRequest, result: FillResult) -> Job | None:
         """The fill that follows when the best candidate is accepted, unless it is known."""
@@ -416,10 +417,6 @@ class Scheduler:
         timer.daemon = True
         job.future.add_done_callback(lambda _: timer.cancel())
         timer.start()
-
-
-def _warm_up_job(request: FillRequest, settings: CompletionSettings) -> Job:
-    return Job(IdleRequest(request, client=request.client), settings)
 
 
 def _settle(future: Future[Any], outcome: Any) -> None:

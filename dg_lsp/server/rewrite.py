@@ -283,7 +283,7 @@ async def _with_progress(ls: Server, document: Document, title: str, work: Corou
     except asyncio.CancelledError as error:
         if is_cancelled_by_client():
             raise
-        raise Refusal(_CANCELLED if _is_unchanged(ls, document) else _CHANGED) from error
+        raise Refusal(_CANCELLED if ls.documents.get(document.uri) is document else _CHANGED) from error
     except DgLspError as error:
         raise Refusal(str(error)) from error
     finally:
@@ -313,14 +313,9 @@ def _create_progress(ls: Server, token: str, title: str, job: asyncio.Future[Any
         ls.protocol.send_request(types.WINDOW_WORK_DONE_PROGRESS_CREATE, params).add_done_callback(begin)
 
 
-def _is_unchanged(ls: Server, document: Document) -> bool:
-    """Versions are not compared: a document that is closed and opened again may have the same one."""
-    return ls.documents.get(document.uri) is document
-
-
 async def _apply(ls: Server, document: Document, changes: tuple[Change, ...], label: str) -> None:
     """Raises: Refusal: the document has changed, or the client rejected the edit."""
-    if not _is_unchanged(ls, document):
+    if ls.documents.get(document.uri) is not document:  # one that is opened again may have the same version
         raise Refusal(_CHANGED)
     workspace = ls.client_capabilities.workspace
     preview = ls.settings.rewrite.preview
