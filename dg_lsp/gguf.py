@@ -40,8 +40,8 @@ class TensorType:
         return width // self.block_weights * self.block_bytes
 
     def num_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor."""
-        return prod(shape[:-1]) * self.row_bytes(shape[-1])
+        """Bytes of a tensor; one without dimensions is a single number."""
+        return prod(shape[:-1]) * self.row_bytes(shape[-1] if shape else 1)
 
 
 TENSOR_TYPES = {
