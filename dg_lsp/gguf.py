@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -126,19 +127,17 @@ def _encoded(kind: int, value: Any) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _encoder(kind: int) -> Callable[[Scalar], Value]:
-    return lambda value: Value(kind, _encoded(kind, value))
+def _scalar(kind: int, value: Scalar) -> Value:
+    return Value(kind, _encoded(kind, value))
 
 
-def _array_encoder(kind: int) -> Callable[[Sequence[Scalar]], Value]:
-    return lambda values: Value(
-        ARRAY, struct.pack("<IQ", kind, len(values)) + b"".join(_encoded(kind, value) for value in values)
-    )
+def _array(kind: int, values: Sequence[Scalar]) -> Value:
+    return Value(ARRAY, struct.pack("<IQ", kind, len(values)) + b"".join(_encoded(kind, value) for value in values))
 
 
-uint32, float32, flag, text = (_encoder(kind) for kind in (_UINT32, _FLOAT32, _BOOL, STRING))
+uint32, float32, flag, text = (partial(_scalar, kind) for kind in (_UINT32, _FLOAT32, _BOOL, STRING))
 """Encode a number from 0 to 2**32 - 1, a number in single precision, a truth value, a string."""
-int32s, float32s, flags, texts = (_array_encoder(kind) for kind in (_INT32, _FLOAT32, _BOOL, STRING))
+int32s, float32s, flags, texts = (partial(_array, kind) for kind in (_INT32, _FLOAT32, _BOOL, STRING))
 """Encode an array of integers, of numbers in single precision, of truth values, of strings."""
 
 

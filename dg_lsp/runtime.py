@@ -23,7 +23,6 @@ STOCK = "stock"
 PACKAGE = "llama-cpp-python"
 COMMAND = "dg-lsp models build-runtime"
 RECORD = "runtime.json"
-_KEYS = ("installed_library", "installed_sha256")
 LLAMA_CPP_VARIABLE = "LLAMA_CPP_LIB_PATH"  # a variable of llama-cpp-python
 OVERLAY_LIBRARY = "libllama.so"
 """File name of the library in an overlay: other systems than those with ELF files have no overlays."""
@@ -58,7 +57,7 @@ class Runtime:
 
     def write(self) -> None:
         """Writes the record beside the library."""
-        record = {key: getattr(self, key) for key in _KEYS}
+        record = {"installed_library": self.installed_library, "installed_sha256": self.installed_sha256}
         (self.folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     def fits(self, installed: InstalledLibrary) -> bool:
@@ -129,5 +128,4 @@ def find_runtime(environment: Mapping[str, str] = os.environ) -> RuntimeSearch:
 
 def read_runtime(folder: Path) -> Runtime | None:
     """The runtime in a folder; None if its record is missing or invalid."""
-    texts = read_record(folder / RECORD, lambda record: [record[key] for key in _KEYS])
-    return Runtime(folder, *texts) if texts and all(isinstance(text, str) for text in texts) else None
+    return read_record(folder / RECORD, lambda record: Runtime(folder, **record))

@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +23,6 @@ Item = TypeVar("Item")
 _CPU_INFO = Path("/proc/cpuinfo")
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-_CACHED = ("inactive_file", "active_file")
-"""Parts of the memory in use of a control group that Linux can free."""
 _MALLOC_OPTIONS = {-8: 1, -3: 128 << 10, -1: 128 << 10}
 """glibc's `M_ARENA_MAX`, `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, from malloc.h."""
 _TRIM_SECONDS = 10.0
@@ -40,12 +37,14 @@ def system_free(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    folders = [groups / line.removeprefix("0::/") for line in _lines(own) if line.startswith("0::/")]
-    for group in chain.from_iterable((folder, *folder.parents) for folder in folders):
+    name = re.search(r"^0::/(.*)", _text(own), re.MULTILINE)
+    innermost = groups / name[1] if name else groups
+    for group in (innermost, *innermost.parents):
         limit = read_number(group / "memory.max")
         used = read_number(group / "memory.current")
         if limit is not None and used is not None:
-            free = min(free, limit - used + _cached_bytes(group / "memory.stat"))
+            cached = re.findall(r"^(?:in)?active_file (\d+)", _text(group / "memory.stat"), re.MULTILINE)
+            free = min(free, limit - used + sum(map(int, cached)))  # Linux can free what it has cached
     return max(0, free)
 
 
@@ -118,10 +117,8 @@ def leave_out_relative_programs() -> None:
 
 def processor_name() -> str:
     """The model of the processor, or its architecture."""
-    with contextlib.suppress(OSError):
-        if name := re.search(r"^model name\s*: (.+)", _CPU_INFO.read_text("utf-8", "replace"), re.MULTILINE):
-            return name[1]
-    return platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*: (.+)", _text(_CPU_INFO), re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine()
 
 
 def resident_bytes() -> int:
@@ -157,15 +154,11 @@ def memory_bandwidth(num_cores: int) -> float:
     return float(sum(part.nbytes for part in parts) / min(times))
 
 
-def _cached_bytes(stat: Path) -> int:
-    return sum(int(value) for name, _, value in (line.partition(" ") for line in _lines(stat)) if name in _CACHED)
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a file of the system; none if there is no such file."""
+def _text(path: Path) -> str:
+    """The text of a file of the system; empty if there is no such file."""
     with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8").splitlines()
-    return []
+        return path.read_text("utf-8", "replace")
+    return ""
 
 
 def read_number(path: Path) -> int | None:

@@ -235,6 +235,10 @@ class DownloadRecord:
     files: tuple[RemoteFile, ...]
 
 
+_RECORDS = Converter(detailed_validation=False)
+"""Raises Python's own errors, as `read_record` expects."""
+
+
 def read_pin(preset: Preset) -> DownloadRecord | None:
     """The commit and the checksums that a download from the hub has to have: those of the first one.
 
@@ -247,11 +251,8 @@ def read_pin(preset: Preset) -> DownloadRecord | None:
 
 
 def _read_record(preset: Preset) -> DownloadRecord | None:
-    def structure(tree: Any) -> DownloadRecord | None:
-        files = tuple(RemoteFile(**{**file, "path": str(file["path"])}) for file in tree["files"])
-        return DownloadRecord(tree["repository"], tree["commit"], files) if files else None
-
-    return read_record(preset.record_path, structure)
+    record = read_record(preset.record_path, lambda tree: _RECORDS.structure(tree, DownloadRecord))
+    return record if record is not None and record.files else None
 
 
 def fetched_path(preset: Preset) -> Path | None:

@@ -335,8 +335,7 @@ class RemoteModel:
             raise RemoteError(f"returns {what}; is remote.url the address of an API?")
 
     def _url(self, path: str) -> str:
-        base = self._settings.url.rstrip("/")
-        return base.removesuffix("/v1") + path if path.startswith("/v1/") else base + path
+        return self._settings.url.rstrip("/").removesuffix("/v1") + path
 
     def _headers(self, query: RemoteQuery) -> dict[str, str]:
         # lets a load balancer send all requests of a document to one server, without naming the document

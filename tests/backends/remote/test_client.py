@@ -58,6 +58,12 @@ def test_request_has_the_fields_of_the_api_and_of_the_settings(serve, model_of):
     assert body(request) == {"prompt": PROMPT.prefix, "suffix": "\n", **fields}
 
 
+def test_an_address_that_ends_with_v1_is_that_of_every_api(serve, model_of):
+    server = serve(reply('{"content": "w * h"}'))
+    assert last_answer(model_of(server.url + "/llm/v1/", api="infill"), QUERY).texts == ("w * h",)
+    assert server.requests[0].startswith(b"POST /llm/infill HTTP/1.1\r\n")
+
+
 def test_several_answers_are_kept_apart(serve, model_of):
     server = serve(events(choice("a"), choice("b", index=1), choice("c", "stop"), choice("d", "stop", 1), "[DONE]"))
     answer = last_answer(model_of(server.url), replace(QUERY, num_answers=2))
