@@ -183,7 +183,7 @@ class RewriteSettings:
 
     model: str = field(
         default="",
-        validator=validators.matches_re(r"(?!auto(-diffusion)?$).*"),
+        validator=validators.matches_re(r"(?!auto(-diffusion)?$).*", re.DOTALL),
         metadata={"allowed": "the name or the path of one model, because auto selects models for completions"},
     )
     """Model of rewrites and chats, loaded beside that of completions; empty: the same one."""

@@ -82,6 +82,7 @@ def _config(window):
         num_key_value_heads=2,
         head_dim=16,
         position_embedding_size=64,
+        use_clipped_linears=True,  # their limits are tensors without dimensions
     )
     ids = {"boi_token_id": 509, "eoi_token_id": 510, "image_token_id": 511}
     return DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=32, **ids)

@@ -67,17 +67,17 @@ def describe(
 
     Raises ModelUnsupportedError: a `dg.*` key is missing, invalid, or not supported by this version.
     """
+    keys = MetadataKeys(metadata, vocab_size, name, _TRAINED_ADVICE)
     if specials is not None and not any(key.startswith("dg.") for key in metadata):
-        architecture = metadata.get("general.architecture", "")
-        family = find_family(architecture, f"{metadata.get('general.name', '')} {name}")
+        family = find_family(keys.architecture, f"{metadata.get('general.name', '')} {name}")
         if family is not None and isinstance(family.sampling, MaskSampling):
-            return _describe_masked(family, family.sampling, metadata, vocab_size, name, specials)
-        if architecture != DIFFUSION_ARCHITECTURE:
-            return _describe_causal(metadata, vocab_size, name, specials, find_fim(metadata, name, specials))
+            return _describe_masked(keys, specials, family, family.sampling)
+        if keys.architecture != DIFFUSION_ARCHITECTURE:
+            return _describe_causal(keys, specials, find_fim(metadata, name, specials))
     if metadata.get("dg.noise") == "uniform":
-        keys = MetadataKeys(metadata, vocab_size, name, _CONVERTED_ADVICE)
+        keys = replace(keys, advice=_CONVERTED_ADVICE)
         return replace(_describe_uniform(keys), self_conditioning=_side_file(keys))
-    return _describe_trained(MetadataKeys(metadata, vocab_size, name, _TRAINED_ADVICE))
+    return _describe_trained(keys)
 
 
 def _displayed(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -115,7 +115,7 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
     max_prompt_tokens = keys.number("dg.max_prompt_tokens", 1)
     snippet_tokens = 0
     if not has_canvas:  # the weights that it was made from know longer contexts than the prompts of its training
-        longest = _prompt_limit(keys.metadata, max_prompt_tokens + _SNIPPET_TOKENS, CAUSAL_BLOCK)
+        longest = keys.prompt_limit(max_prompt_tokens + _SNIPPET_TOKENS, CAUSAL_BLOCK)
         snippet_tokens = max(0, longest - max_prompt_tokens)
     return ModelSpec(
         name=keys.name,
@@ -176,23 +176,19 @@ def _side_file(keys: "MetadataKeys") -> SideFile:
 
 
 def _describe_masked(
-    family: Family,
-    defaults: MaskSampling,
-    metadata: Mapping[str, str],
-    vocab_size: int,
-    name: str,
-    specials: SpecialTokens,
+    keys: "MetadataKeys", specials: SpecialTokens, family: Family, defaults: MaskSampling
 ) -> ModelSpec:
     """The spec of a masked diffusion model of a known family, from that of a causal model with the same file."""
-    sampling = _mask_sampling(defaults, metadata, vocab_size, name)
-    length = _BLOCK_LENGTH.search(f"{name} {metadata.get('general.name', '')}")
+    metadata = keys.metadata
+    sampling = _mask_sampling(keys, defaults)
+    length = _BLOCK_LENGTH.search(f"{keys.name} {metadata.get('general.name', '')}")
     if sampling.block_length and length:
         sampling = replace(sampling, block_length=int(length[1]))
     is_bidirectional = not (sampling.block_length or family.is_drafter)
-    fim = None if is_bidirectional else find_fim(metadata, name, specials)
-    causal = _describe_causal(metadata, vocab_size, name, specials, fim)
+    fim = None if is_bidirectional else find_fim(metadata, keys.name, specials)
+    causal = _describe_causal(keys, specials, fim)
     resizing_ids = {sampling.expand_id, sampling.delete_id}
-    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < vocab_size)}
+    end_ids = {*causal.end_ids, *(token for token in family.end_ids if token < keys.vocab_size)}
     end_ids -= resizing_ids  # a deleted token does not end the text
     shift = metadata.get("diffusion.shift_logits")
     # every text of Dream starts with its first token: DreamOn's `eval/generator.py` adds it
@@ -202,12 +198,10 @@ def _describe_masked(
         sampling=sampling,
         end_ids=tuple(sorted(end_ids)),
         prompt_format=family.prompt_format if fim or is_bidirectional else PromptFormat.PREFIX,
-        start_ids=causal.start_ids or (() if first is None or first >= vocab_size else (first,)),
+        start_ids=causal.start_ids or (() if first is None or first >= keys.vocab_size else (first,)),
         banned_ids=tuple(sorted({*causal.banned_ids, sampling.mask_id} - end_ids - resizing_ids)),
         canvas_lengths=(sampling.block_length,) if sampling.block_length else family.canvas_lengths,
-        max_prompt_tokens=_prompt_limit(
-            metadata, family.max_prompt_tokens, max(CAUSAL_BLOCK, family.canvas_lengths[-1])
-        ),
+        max_prompt_tokens=keys.prompt_limit(family.max_prompt_tokens, max(CAUSAL_BLOCK, family.canvas_lengths[-1])),
         has_causal_head=family.is_drafter,
         is_shifted=family.is_shifted if shift is None else shift == "true",
         is_drafter=family.is_drafter,
@@ -217,14 +211,13 @@ def _describe_masked(
     )
 
 
-def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_size: int, name: str) -> MaskSampling:
-    file_mask_id = parse_number(metadata.get("tokenizer.ggml.mask_token_id", ""))
+def _mask_sampling(keys: "MetadataKeys", defaults: MaskSampling) -> MaskSampling:
+    file_mask_id = parse_number(keys.metadata.get("tokenizer.ggml.mask_token_id", ""))
     mask_id = defaults.mask_id if file_mask_id is None else file_mask_id
-    if mask_id >= vocab_size:
-        raise ModelUnsupportedError(
-            f"model {name}: no mask {mask_id} in a vocabulary of {vocab_size}; convert it again with its own tokenizer"
-        )
-    can_resize = max(defaults.expand_id or 0, defaults.delete_id or 0) < vocab_size
+    if mask_id >= keys.vocab_size:
+        problem = f"no mask {mask_id} in a vocabulary of {keys.vocab_size}"
+        raise replace(keys, advice="convert it again with its own tokenizer").error(problem)
+    can_resize = max(defaults.expand_id or 0, defaults.delete_id or 0) < keys.vocab_size
     return replace(
         defaults,
         mask_id=mask_id,
@@ -233,21 +226,14 @@ def _mask_sampling(defaults: MaskSampling, metadata: Mapping[str, str], vocab_si
     )
 
 
-def _prompt_limit(metadata: Mapping[str, str], recommended: int, block_length: int) -> int:
-    """The recommended longest prompt in tokens, within the context that the model was trained with."""
-    trained = parse_number(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", ""))
-    return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
-
-
-def _describe_causal(
-    metadata: Mapping[str, str], vocab_size: int, name: str, specials: SpecialTokens, fim: FimTokens | None
-) -> ModelSpec:
+def _describe_causal(keys: "MetadataKeys", specials: SpecialTokens, fim: FimTokens | None) -> ModelSpec:
     """The spec of a causal language model; it fills the middle if its vocabulary has the tokens for that."""
+    metadata = keys.metadata
     end_ids = {*specials.end_ids, *(fim.end_ids if fim else ())}
     is_sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
     return ModelSpec(
-        name=name,
-        vocab_size=vocab_size,
+        name=keys.name,
+        vocab_size=keys.vocab_size,
         sampling=None,
         end_ids=tuple(sorted(end_ids)),
         prompt_format=PromptFormat.FIM if fim else PromptFormat.PREFIX,
@@ -256,8 +242,8 @@ def _describe_causal(
         adds_blank=is_sentencepiece and metadata.get("tokenizer.ggml.add_space_prefix") != "false",
         banned_ids=tuple(sorted({*specials.control_ids} - end_ids)),
         canvas_lengths=(),
-        max_prompt_tokens=_prompt_limit(metadata, MAX_CAUSAL_PROMPT_TOKENS, CAUSAL_BLOCK),
-        chat_template=_chat_template(metadata, name, specials),
+        max_prompt_tokens=keys.prompt_limit(MAX_CAUSAL_PROMPT_TOKENS, CAUSAL_BLOCK),
+        chat_template=_chat_template(metadata, keys.name, specials),
         metadata=_displayed(metadata),
     )
 
@@ -359,6 +345,16 @@ class MetadataKeys:
     name: str
     advice: str  # the end of every error message
 
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name of the architecture, or the empty string."""
+        return self.metadata.get("general.architecture", "")
+
+    def prompt_limit(self, recommended: int, block_length: int) -> int:
+        """The recommended longest prompt in tokens, within the context that the model was trained with."""
+        trained = parse_number(self.metadata.get(f"{self.architecture}.context_length", ""))
+        return recommended if trained is None else max(1, min(recommended, trained - 2 * block_length))
+
     def error(self, problem: str) -> ModelUnsupportedError:
         """An error with the model's name and the remedy."""
         return ModelUnsupportedError(f"model {self.name}: {problem}; {self.advice}")
@@ -410,8 +406,8 @@ class MetadataKeys:
     def check_version(self, noise: str, prompt_format: PromptFormat) -> None:
         """Refuses files for other versions, noise or prompt formats."""
         if "dg.version" not in self.metadata:
-            architecture = self.metadata.get("general.architecture", "unknown")
-            raise self.error(f"a {architecture} GGUF that describes no diffusion model: dg.version is missing")
+            problem = "GGUF that describes no diffusion model: dg.version is missing"
+            raise self.error(f"a {self.architecture or 'unknown'} {problem}")
         for key, value in (("version", str(_VERSION)), ("noise", noise), ("prompt_format", prompt_format)):
             self.choice(f"dg.{key}", (value,))
 

@@ -236,15 +236,16 @@ def test_a_workspace_uses_the_nearest_settings_file(tmp_path):
 
 
 def test_the_trust_of_the_editor_counts_in_its_folder_only(file, tmp_path):
-    folder = tmp_path / "a"
+    folder = tmp_path / "a\nb"
     folder.mkdir()
-    path = file("[model]\nname = 'mine.gguf'\n")
+    path = file("[model]\nname = 'mine.gguf'\n[rewrite]\nmodel = 'large.gguf'\n")
     settings, [message] = with_workspace_file(Settings(), folder, (), editor_trusts=True)
     assert settings == Settings()
-    assert "ignored model.name" in message
+    assert "ignored model.name, rewrite.model" in message
     path.rename(folder / "dg-lsp.toml")
     settings, messages = with_workspace_file(Settings(), folder, (), editor_trusts=True)
     assert (settings.model.name, messages) == (str(folder / "mine.gguf"), ())
+    assert settings.rewrite.model == str(folder / "large.gguf")
     settings, [message] = with_workspace_file(Settings(), folder, (), editor_trusts=False)
     assert settings == Settings()
     assert "the editor does not trust this folder" in message

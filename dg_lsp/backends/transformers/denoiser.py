@@ -257,8 +257,8 @@ def choose_device(settings: ModelSettings) -> torch.device:
         raise SettingsError(f"model.device is {wanted}, but a checkpoint runs on one GPU: name one, or use a GGUF")
     if int(numbers or 0) >= count:
         raise SettingsError(f"model.device is {wanted}, but torch finds {count} GPUs; set it to auto or cpu")
-    free = [gpu_memory(torch.device("cuda", number)).free for number in range(count)] if not numbers else []
-    return torch.device("cuda", int(numbers) if numbers else free.index(max(free)))
+    devices = [torch.device("cuda", int(numbers))] if numbers else [torch.device("cuda", i) for i in range(count)]
+    return max(devices, key=lambda device: gpu_memory(device).free)
 
 
 def check_memory(
