@@ -98,7 +98,9 @@ def free_disk(folder: Path) -> int:
 
 def is_present(path: Path) -> bool:
     """Whether there is such a file or folder: false, not an error, below a folder that only another user can open."""
-    return os.access(path, os.F_OK)
+    with contextlib.suppress(ValueError):  # a name that no file can have, such as one with a NUL
+        return os.access(path, os.F_OK)
+    return False
 
 
 def leave_out_relative_programs() -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from dg_lsp import __version__
 from dg_lsp.errors import DgLspError, ModelError
+from dg_lsp.models.checkpoint import DAMAGE
 from dg_lsp.models.packages import run_pip
 from dg_lsp.models.registry import COMMIT, DownloadRecord, Preset, RemoteFile, Wheel, fetched_path, read_pin
 from dg_lsp.system import DATA_VARIABLE, LOOPBACK, file_sha256, replacement, write_private
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 CODE = (".py", ".pyc", ".pyw", ".pyd", ".so", ".dll", ".dylib", ".exe", ".sh", ".bat")
-_NO_HUB = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""Errors of huggingface_hub on a proxy's page, or the answer of another service."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EFBIG, errno.EROFS, errno.EIO)
 _OTHER_FOLDER = f"set {DATA_VARIABLE} to another folder"
 
@@ -154,7 +153,7 @@ def _problem(error: BaseException, revision: str) -> str:
         (errors.RevisionNotFoundError, f"has no version {revision}: pass --revision main"),
         (errors.RemoteEntryNotFoundError, f"has no such file in version {revision}: pass --revision main"),
         (errors.OfflineModeIsEnabled, "is unavailable because HF_HUB_OFFLINE is set: unset it"),
-        (_NO_HUB, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
+        (DAMAGE, "did not answer like a model hub: check HF_ENDPOINT and the proxy"),
     )
     for kinds, problem in known:
         if isinstance(error, kinds):

@@ -15,7 +15,7 @@ from cattrs import Converter
 
 from dg_lsp.canvas.spec import MaskSampling, PromptFormat, Sampling, UniformSampling, UnmaskOrder
 from dg_lsp.errors import ModelError, size_text
-from dg_lsp.system import data_folder, is_present, read_record
+from dg_lsp.system import data_folder, expanded, is_present, read_record
 
 AUTO, AUTO_DIFFUSION = "auto", "auto-diffusion"
 """Names that stand for the best model here, see selection.py."""
@@ -316,13 +316,8 @@ def locate(name: str) -> Path:
 
 
 def _given_path(name: str) -> Path:
-    try:
-        path = Path(name).expanduser()
-        exists = bool(name) and path.exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL inside, an unknown home directory
-        path = Path()
-        exists = False
-    if not exists:
+    path = expanded(name)
+    if not name or not is_present(path):
         names = ", ".join((*(model.name for model in BUNDLED), AUTO))
         is_path = os.sep in name or "/" in name or name.lower().endswith(".gguf")
         problem = f"no model file {name}: check the path, or" if is_path else f"no model {name!r}{suggestion(name)}:"
