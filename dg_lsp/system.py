@@ -63,8 +63,9 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def python_environment() -> dict[str, str]:
-    """The environment of a child process that imports the same dg-lsp as this one."""
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    """The environment of a child process that imports the same dg-lsp and packages as this one."""
+    folders = (str(Path(__file__).parents[1]), *(entry for entry in sys.path if Path(entry).is_absolute()))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 @functools.cache

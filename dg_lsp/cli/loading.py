@@ -132,7 +132,7 @@ def selected_model(settings: Settings) -> selection.Selection | None:
         return None
     else:
         bundled = selection.default_model(settings.model)
-        if selection.AUTO_VARIABLE in os.environ or not any(map(registry.is_tested, registry.PRESETS)):
+        if os.environ.get(selection.AUTO_VARIABLE) or not any(map(registry.is_tested, registry.PRESETS)):
             return bundled
     machine = this_machine(with_gpu=bool(settings.model.gpu_layers) and settings.model.device != "cpu")
     machine = replace(machine, memory_bandwidth=system.memory_bandwidth(machine.cores))

@@ -51,6 +51,9 @@ def test_little_memory_a_missing_file_and_the_variable_decide_before_the_time(mo
         assert "is missing from this installation" in choose(RUNTIME).reason
     monkeypatch.setenv("DG_LSP_AUTO_MODEL", "other.gguf")
     assert choose(RUNTIME).name == measured_model(RUNTIME, 900).name == "other.gguf"
+    monkeypatch.setenv("DG_LSP_AUTO_MODEL", "")
+    selection.forget_times()
+    assert measured_model(RUNTIME, 900).name == MINI, "an empty variable names no model"
 
 
 def test_a_start_measures_dg_base_and_loads_dg_mini_where_it_is_too_slow(dg_lsp, monkeypatch, position):

@@ -11,7 +11,16 @@ import psutil
 import pytest
 
 from dg_lsp.errors import UsageError
-from dg_lsp.system import GPU_VARIABLES, config_folder, data_folder, leave_out_relative_programs, pin_gpu, system_free
+from dg_lsp.system import (
+    GPU_VARIABLES,
+    config_folder,
+    data_folder,
+    leave_out_relative_programs,
+    pin_gpu,
+    python_command,
+    python_environment,
+    system_free,
+)
 
 LOTS = 1 << 50
 
@@ -84,6 +93,12 @@ def test_without_a_home_no_folder_is_relative(home, monkeypatch):
     monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     assert data_folder().is_absolute()
     assert config_folder().is_absolute()
+
+
+def test_a_child_process_imports_the_packages_that_this_process_imports(monkeypatch, tmp_path):
+    (tmp_path / "dependency_elsewhere.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    subprocess.run(python_command("dependency_elsewhere"), env=python_environment(), cwd=tmp_path.parent, check=True)
 
 
 def test_relative_entries_of_the_search_path_are_left_out(monkeypatch):
