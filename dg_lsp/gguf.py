@@ -306,9 +306,8 @@ def _tensor(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
         raise cursor.broken(f"is damaged (tensor {name} has {num_dimensions} dimensions, {shape})")
     kind = TENSOR_TYPES.get(number)
     if kind is None:
-        raise ModelUnsupportedError(
-            f"{cursor.path}: tensor {name} has number format {number}, which dg-lsp does not support: use another file"
-        )
+        problem = f"{cursor.path}: tensor {name} has number format {number}, which dg-lsp does not support"
+        raise ModelUnsupportedError(f"{problem}: use another file")
     if shape[-1] % kind.block_weights:
         raise cursor.broken(f"is damaged (tensor {name} has the shape {shape} as {kind.name})")
     return name, shape, kind, cursor.number("Q")

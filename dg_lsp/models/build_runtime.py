@@ -60,10 +60,8 @@ def _unpack_changed(version: str, source: Path | None, work: Path, show_step: Sh
     text = target.read_text(encoding="utf-8")
     for old, new in hunks:
         if text.count(old) != 1:
-            raise ModelError(
-                f"{name} of llama-cpp-python {version} differs from the one that dg-lsp can change: "
-                "update dg-lsp, or install llama-cpp-python 0.3.36"
-            )
+            problem = f"{name} of llama-cpp-python {version} differs from the one that dg-lsp can change"
+            raise ModelError(f"{problem}: update dg-lsp, or install llama-cpp-python 0.3.36")
         text = text.replace(old, new)
     target.write_text(text, encoding="utf-8")
     shutil.copy(REDUCTION, target.parent)
@@ -103,10 +101,8 @@ def build_overlay(source: Path | None, is_changed: IsUsable, show_step: ShowStep
         built.write()
         show_step("testing it", None)
         if not is_changed(new):
-            advice = f"run {runtime.COMMAND} --backend cpu"
-            raise ModelError(
-                f"the changed llama.cpp was built, but its results are those of the installed one: {advice}"
-            )
+            problem = "the changed llama.cpp was built, but its results are those of the installed one"
+            raise ModelError(f"{problem}: run {runtime.COMMAND} --backend cpu")
         if folder.exists():  # processes that loaded the old library keep it until they end
             folder.rename(work / "replaced")
         new.rename(folder)
@@ -161,9 +157,8 @@ def compile_wheel(
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(work)
         if not is_changed(work / "llama_cpp/lib"):
-            raise ModelError(
-                "llama.cpp was compiled, but its results are those of the unchanged one: please report this"
-            )
+            problem = "llama.cpp was compiled, but its results are those of the unchanged one"
+            raise ModelError(f"{problem}: please report this")
         show_step("installing the wheel", None)
         run_pip("install", "--no-deps", "--force-reinstall", str(wheel))
         if (runtime.runtime_folder() / runtime.RECORD).exists():  # an overlay for the library that was replaced

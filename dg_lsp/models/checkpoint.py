@@ -119,9 +119,8 @@ def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> Store
     shape = tuple(int(length) for length in entry["shape"])
     kind = NUMBER_FORMATS.get(entry["dtype"])
     if kind is None:
-        raise ModelUnsupportedError(
-            f"{path.parent}: tensor {name} is of number format {entry['dtype']}: use the checkpoint in BF16, F16 or F32"
-        )
+        problem = f"{path.parent}: tensor {name} is of number format {entry['dtype']}"
+        raise ModelUnsupportedError(f"{problem}: use the checkpoint in BF16, F16 or F32")
     if end - begin != prod(shape) * kind.block_bytes or begin < 0:
         raise ValueError(name)
     return StoredTensor(name, shape, kind, path, data + begin)
@@ -318,9 +317,8 @@ def read_vocabulary(folder: Path, config: Mapping[str, Any]) -> dict[str, Value]
         chat_template = read_text(template) if template.is_file() else ""
         values = vocabulary(read_json(folder / "tokenizer.json"), size, chat_template)
     except (*DAMAGE, OSError) as error:
-        raise InputFileError(
-            f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error}): download the checkpoint again"
-        ) from error
+        problem = f"{folder}/tokenizer.json is not a tokenizer like that of Gemma ({error})"
+        raise InputFileError(f"{problem}: download the checkpoint again") from error
     defaults = read_json(generation) if generation.is_file() else {}
     try:
         settings = {field.name: defaults.get(field.name) for field in fields(UniformSampling)}

@@ -67,15 +67,13 @@ def _make_parts(
     """Checks that all tensors are there; `attn_v` and the scale of layers may be missing."""
     optional = {"attn_v.weight", f"{checkpoint.DECODER_SCALE}.weight"}
     required = [_MAIN_EMBEDDING, "output_norm.weight", "rope_freqs.weight", *also_required]
-    required += [
-        f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in checkpoint.LAYER_TENSORS if tensor not in optional
-    ]
+    of_layer = [tensor for tensor in checkpoint.LAYER_TENSORS if tensor not in optional]
+    required += [f"blk.{i}.{tensor}" for i in range(num_layers) for tensor in of_layer]
     missing = [tensor for tensor in required if tensor not in main]
     missing += [tensor for tensor in checkpoint.SELF_CONDITIONING if tensor not in side]
     if missing:
-        raise errors.ModelError(
-            f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]}): download or export it again"
-        )
+        problem = f"{name} lacks {len(missing)} tensors of a DiffusionGemma ({missing[0]})"
+        raise errors.ModelError(f"{problem}: download or export it again")
     return ModelParts(values, tuple(main.values()), tuple(side[tensor] for tensor in checkpoint.SELF_CONDITIONING))
 
 
@@ -111,10 +109,8 @@ def read_parts(source: Path, *, is_quantized: bool = False) -> ModelParts:
     """
     parts = convert_checkpoint(source) if source.is_dir() else read_gguf(source)
     if is_quantized and any(tensor.kind.block_weights > 1 for tensor in parts.main):
-        raise errors.UsageError(
-            f"{source} is quantized already, and another type would lose accuracy: leave out --type, "
-            "or name a file in BF16 or F16"
-        )
+        problem = f"{source} is quantized already, and another type would lose accuracy"
+        raise errors.UsageError(f"{problem}: leave out --type, or name a file in BF16 or F16")
     return parts
 
 
@@ -124,10 +120,9 @@ def read_gguf(path: Path) -> ModelParts:
     if header.architecture == checkpoint.ARCHITECTURE and _SIDE_KEY in header.values:
         raise errors.ModelUnsupportedError(f"{path} is converted already: use it as it is")
     if header.architecture != checkpoint.DIFFUSION_ARCHITECTURE:
-        raise errors.ModelUnsupportedError(
-            f"{path} is of architecture {header.architecture or 'unknown'}, not "
-            f"{checkpoint.DIFFUSION_ARCHITECTURE}: use it as it is, or name a DiffusionGemma"
-        )
+        architecture = header.architecture or "unknown"
+        problem = f"{path} is of architecture {architecture}, not {checkpoint.DIFFUSION_ARCHITECTURE}"
+        raise errors.ModelUnsupportedError(f"{problem}: use it as it is, or name a DiffusionGemma")
     if header.read("split.count", 1) != 1:
         raise errors.ModelUnsupportedError(f"{path} is one of several files: join them with llama-gguf-split --merge")
     main: dict[str, gguf.Tensor] = {}
@@ -157,16 +152,14 @@ def _convert_values(header: gguf.GGUFHeader) -> dict[str, gguf.Value]:
         if key not in _DROPPED_KEYS and not key.startswith("split.")
     }
     kept["general.architecture"] = gguf.text(checkpoint.ARCHITECTURE)
-    canvas = next(
-        (_read_number(header, key) for key in _CANVAS_KEYS if key in header.values), checkpoint.TRAINED_CANVAS
-    )
+    canvases = (_read_number(header, key) for key in _CANVAS_KEYS if key in header.values)
+    canvas = next(canvases, checkpoint.TRAINED_CANVAS)
     context_length = _read_number(header, f"{_OLD}context_length")
     try:
         sampler_values = checkpoint.diffusion_metadata(UniformSampling(), header.values, canvas, context_length)
     except checkpoint.DAMAGE as error:
-        raise errors.ModelError(
-            f"{header.path}: its vocabulary is missing or invalid ({error}): download or export it again"
-        ) from error
+        problem = f"{header.path}: its vocabulary is missing or invalid ({error})"
+        raise errors.ModelError(f"{problem}: download or export it again") from error
     return {**_DEFAULT_VALUES, **kept, **sampler_values}
 
 
@@ -188,17 +181,14 @@ def convert_checkpoint(folder: Path) -> ModelParts:
     config = checkpoint.read_json(folder / CONFIGURATION)
     saved = checkpoint.read_checkpoint(folder)
     if checkpoint.EMBEDDING not in saved:
-        raise errors.ModelUnsupportedError(
-            f"{folder} holds no {checkpoint.EMBEDDING}: name the folder of a DiffusionGemma checkpoint"
-        )
+        problem = f"{folder} holds no {checkpoint.EMBEDDING}"
+        raise errors.ModelUnsupportedError(f"{problem}: name the folder of a DiffusionGemma checkpoint")
     try:
         sizes, divisors = checkpoint.read_geometry(config)
         described = sizes | checkpoint.read_vocabulary(folder, config)
     except checkpoint.DAMAGE as error:
-        raise errors.ModelUnsupportedError(
-            f"{folder}/{CONFIGURATION}: {error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph "
-            "computes: use another checkpoint"
-        ) from error
+        problem = f"{error} is missing or not what llama.cpp's {checkpoint.ARCHITECTURE} graph computes"
+        raise errors.ModelUnsupportedError(f"{folder}/{CONFIGURATION}: {problem}: use another checkpoint") from error
     tensors = [_convert_tensor(name, saved[key]) for key in sorted(saved) if (name := checkpoint.gguf_name(key))]
     for key in [key for key in saved if key.startswith(checkpoint.ENCODER)]:
         if decoder := saved.get(key.replace(checkpoint.ENCODER, checkpoint.DECODER, 1)):
@@ -219,10 +209,9 @@ def _check_shared(source: Path, encoder: gguf.Tensor, decoder: gguf.Tensor) -> N
     """The encoder uses the decoder's weights. Some tensors are saved twice, but llama.cpp has one of each."""
     is_alike = (encoder.shape, encoder.kind) == (decoder.shape, decoder.kind)
     if not is_alike or any(block != shared for block, shared in zip(encoder.blocks(), decoder.blocks(), strict=True)):
-        raise errors.ModelUnsupportedError(
-            f"{source}: {encoder.name} differs from the decoder's, and llama.cpp's {checkpoint.ARCHITECTURE} graph has "
-            "one for both: use the checkpoint with the transformers backend"
-        )
+        reason = f"llama.cpp's {checkpoint.ARCHITECTURE} graph has one for both"
+        problem = f"{source}: {encoder.name} differs from the decoder's, and {reason}"
+        raise errors.ModelUnsupportedError(f"{problem}: use the checkpoint with the transformers backend")
 
 
 def _convert_tensor(name: str, saved: gguf.StoredTensor) -> gguf.Tensor:
@@ -286,10 +275,9 @@ def write_model(
     """
     side = side_path(target)
     with new_file(side) as new_side:
+        side_values = {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}
         with new_side.open("wb") as file:
-            gguf.write_gguf(
-                file, {"general.architecture": gguf.text(checkpoint.SIDE_ARCHITECTURE)}, parts.side, on_progress
-            )
+            gguf.write_gguf(file, side_values, parts.side, on_progress)
         names = {_SIDE_KEY: gguf.text(side.name), _SIDE_SHA256_KEY: gguf.text(file_sha256(new_side))}
         with new_file(target, quantize) as new, new.open("wb") as file:
             gguf.write_gguf(file, {**parts.values, **names}, parts.main, on_progress)

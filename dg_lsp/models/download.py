@@ -196,10 +196,8 @@ def _pinned(preset: Preset, file: RemoteFile, expected: Mapping[str, str]) -> Re
         return file
     if file.sha256 not in ("", sha256):
         known = "this release knows" if preset.sha256 else "was fetched first"
-        raise ModelError(
-            f"{file.path} of {preset.repository} is not the file that {known}: "
-            "pass --revision main to use the hub's present one"
-        )
+        problem = f"{file.path} of {preset.repository} is not the file that {known}"
+        raise ModelError(f"{problem}: pass --revision main to use the hub's present one")
     return replace(file, sha256=sha256)
 
 
@@ -212,19 +210,16 @@ def _check(folder: Path, file: RemoteFile, origin: str) -> None:
     """Removes a file that is not the expected one, and raises ModelError."""
     if not _is_expected(folder, file):
         (folder / file.path).unlink(missing_ok=True)
-        raise ModelError(
-            f"{file.path} of {origin} is not the expected file: its size or checksum differs; "
-            "it was removed: run it again"
-        )
+        problem = f"{file.path} of {origin} is not the expected file: its size or checksum differs"
+        raise ModelError(f"{problem}; it was removed: run it again")
 
 
 def check_space(folder: Path, needed: int, advice: str = _OTHER_FOLDER) -> None:
     """Raises ModelError if the disk of `folder` has less free space than `needed` bytes."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise ModelError(
-            f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}: free some, or {advice}"
-        )
+        problem = f"{folder} needs {needed / 1e6:,.0f} MB of free space and has {free / 1e6:,.0f}"
+        raise ModelError(f"{problem}: free some, or {advice}")
 
 
 @contextlib.contextmanager

@@ -283,18 +283,15 @@ def read_folder(folder: Path, name: str = "") -> tuple[Checkpoint, ModelSpec]:
     except InputFileError as error:
         raise ModelError(str(error)) from error
     except DAMAGE as error:
-        raise ModelUnsupportedError(
-            f"{folder}: its configuration or tokenizer is not that of a {MODEL_TYPE} ({error}): download it again"
-        ) from error
+        problem = f"{folder}: its configuration or tokenizer is not that of a {MODEL_TYPE} ({error})"
+        raise ModelUnsupportedError(f"{problem}: download it again") from error
 
 
 def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
     config = read_json(folder / CONFIGURATION)
     if config.get("model_type") != MODEL_TYPE:
-        raise ModelUnsupportedError(
-            f"{folder} holds a {config.get('model_type', 'model')} checkpoint, which is used as a GGUF file: run "
-            f"dg-lsp models convert {folder}"
-        )
+        problem = f"{folder} holds a {config.get('model_type', 'model')} checkpoint, which is used as a GGUF file"
+        raise ModelUnsupportedError(f"{problem}: run dg-lsp models convert {folder}")
     saved = read_checkpoint(folder)
     if EMBEDDING not in saved:
         raise ModelError(f"{folder} holds no {EMBEDDING}: download it again")

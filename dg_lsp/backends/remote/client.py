@@ -396,6 +396,5 @@ def _client(settings: RemoteSettings) -> httpx2.AsyncClient:
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"remote.ca_file {settings.ca_file} contains no readable certificates") from error
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
-        raise SettingsError(
-            f"the proxy in the environment cannot be used ({type(error).__name__}); correct or unset it"
-        ) from error
+        problem = f"the proxy in the environment cannot be used ({type(error).__name__})"
+        raise SettingsError(f"{problem}; correct or unset it") from error

@@ -30,8 +30,7 @@ def open_checkpoint(
     try:
         from dg_lsp.backends.transformers.denoiser import load
     except ImportError as error:
-        raise BackendError(
-            f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error}): "
-            f"{with_extra('transformers')}; or convert it to a GGUF with dg-lsp models convert"
-        ) from error
+        problem = f"{checkpoint.folder} is a checkpoint and needs torch and transformers 5.23 or later ({error})"
+        advice = f"{with_extra('transformers')}; or convert it to a GGUF with dg-lsp models convert"
+        raise BackendError(f"{problem}: {advice}") from error
     return load(checkpoint, spec, settings, report)
