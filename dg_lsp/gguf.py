@@ -33,8 +33,7 @@ class TensorType:
     def row_bytes(self, width: int) -> int:
         """Bytes of a row of `width` weights.
 
-        Raises:
-            ValueError: the row is not a whole number of blocks.
+        Raises ValueError: the row is not a whole number of blocks.
         """
         if width % self.block_weights:
             raise ValueError(f"rows of {width} weights cannot be stored as {self.name}")

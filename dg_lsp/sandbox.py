@@ -158,8 +158,7 @@ class Sandbox:
     def __init__(self, *, option: str = "--execute") -> None:
         """Checks that bubblewrap works and that a correct program passes. Errors name the option that needs it.
 
-        Raises:
-            SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
+        Raises SandboxError: bubblewrap is missing or cannot create namespaces on this machine.
         """
         program = shutil.which("bwrap")
         if sys.platform != "linux" or platform.machine() not in _CALLS:
@@ -175,8 +174,7 @@ class Sandbox:
     def failure(self, program: str) -> str:
         """Runs a program; returns why it fails, or the empty string if it runs to its end. No process is left.
 
-        Raises:
-            SandboxError: bubblewrap cannot be started.
+        Raises SandboxError: bubblewrap cannot be started.
         """
         with tempfile.TemporaryFile() as source:
             source.write(program.encode("utf-8", "replace"))

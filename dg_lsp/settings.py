@@ -332,8 +332,7 @@ def with_setting(settings: Settings, key: str, value: Any) -> Settings:
 def parse_settings(tree: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Settings from a mapping, such as a TOML file; absent keys keep their value in `base`.
 
-    Raises:
-        SettingsError: unknown keys, wrong types or values out of range; the message names them in one line.
+    Raises SettingsError: unknown keys, wrong types or values out of range; the message names them in one line.
     """
     settings, _, problems = valid_settings(tree, base or Settings())
     if problems:

@@ -210,8 +210,7 @@ def pin_gpu(number: int, environment: MutableMapping[str, str] = os.environ) -> 
     The number is that of `nvidia-smi`; where a variable lists GPUs already, it counts in this list. Tested without a
     GPU: the variables are set as their documentation has it.
 
-    Raises:
-        UsageError: the list has no such entry.
+    Raises UsageError: the list has no such entry.
     """
     pinned = {"CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     for name in GPU_VARIABLES:

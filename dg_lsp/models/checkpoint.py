@@ -121,7 +121,7 @@ def _tensor(path: Path, data: int, name: str, entry: Mapping[str, Any]) -> Store
     if kind is None:
         problem = f"{path.parent}: tensor {name} is of number format {entry['dtype']}"
         raise ModelUnsupportedError(f"{problem}: use the checkpoint in BF16, F16 or F32")
-    if end - begin != prod(shape) * kind.block_bytes or begin < 0:
+    if end - begin != prod(shape) * kind.block_bytes or min((begin, *shape)) < 0:
         raise ValueError(name)
     return StoredTensor(name, shape, kind, path, data + begin)
 

@@ -143,9 +143,8 @@ def test_the_sampler_settings_of_the_checkpoint_are_kept(checkpoint):
     sampler |= {"max_denoising_steps": 12, "stability_threshold": 2, "eos_token_id": 106}
     edit(checkpoint, "generation_config.json", lambda config: config.update(sampler))
     values = {key: value.read() for key, value in convert_checkpoint(checkpoint).values.items()}
-    assert [values[f"dg.{key}"] for key in ("t_max", "t_min", "entropy_bound", "stop_confidence")] == pytest.approx(
-        [0.9, 0.3, 0.25, 0.01]
-    )
+    names = ("t_max", "t_min", "entropy_bound", "stop_confidence")
+    assert [values[f"dg.{name}"] for name in names] == pytest.approx([0.9, 0.3, 0.25, 0.01])
     assert (values["dg.max_denoising_steps"], values["dg.stability_threshold"]) == (12, 2)
     assert values["dg.end_token_ids"] == "106"
     assert "1" in values["dg.banned_token_ids"].split(",")
@@ -198,6 +197,17 @@ WRONG_WEIGHTS = {
 def test_weights_of_another_model_or_format_are_refused(checkpoint, change, problem):
     save_single(checkpoint, change(all_weights(checkpoint)))
     with pytest.raises(ModelError, match=problem):
+        convert_checkpoint(checkpoint)
+
+
+def test_a_negative_size_is_refused(checkpoint):
+    save_single(checkpoint, all_weights(checkpoint))
+    path = checkpoint / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:end].replace(b'"shape":[96,', b'"shape":[-1,-96,')
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
+    with pytest.raises(ModelError, match="is not a safetensors file, or is damaged"):
         convert_checkpoint(checkpoint)
 
 

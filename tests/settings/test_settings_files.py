@@ -82,13 +82,12 @@ def test_a_folder_changes_how_code_is_completed_and_excludes_more(file):
     assert Exclusion(settings.privacy).path_reason("a.sql") is ExclusionReason.PATTERN
 
 
-def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(file, tmp_path):
+def test_a_pattern_with_a_slash_is_also_relative_to_the_folder_of_its_file(tmp_path):
     folder = tmp_path / "[a] b"
     folder.mkdir()
-    path = file('[privacy]\nexclude_patterns = ["src/*.sql", "/secret/", "*.log", "!/a/b"]\n').rename(
-        folder / "dg-lsp.toml"
-    )
-    settings, _ = with_workspace_file(Settings(), path.parent, ())
+    patterns = '[privacy]\nexclude_patterns = ["src/*.sql", "/secret/", "*.log", "!/a/b"]\n'
+    (folder / "dg-lsp.toml").write_text(patterns)
+    settings, _ = with_workspace_file(Settings(), folder, ())
     escaped = folder.as_posix().replace("[", "\\[")
     assert settings.privacy.exclude_patterns == (
         "src/*.sql", f"{escaped}/src/*.sql", "/secret/", f"{escaped}/secret/", "*.log",

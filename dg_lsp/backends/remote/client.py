@@ -204,8 +204,7 @@ class RemoteModel:
 
         Ends with the answer, or at the deadline, in `time.monotonic` seconds.
 
-        Raises:
-            RemoteError: the server is unreachable, rejects the query, or sends an invalid response.
+        Raises RemoteError: the server is unreachable, rejects the query, or sends an invalid response.
         """
         if time.monotonic() >= deadline:
             return

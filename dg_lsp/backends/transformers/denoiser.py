@@ -266,8 +266,7 @@ def check_memory(
 ) -> str:
     """The memory that a model needs and that is free, in a sentence, before its weights are loaded.
 
-    Raises:
-        ModelMemoryError: it does not fit.
+    Raises ModelMemoryError: it does not fit.
     """
     needed = {
         "weights": num_weights * dtype.itemsize,

@@ -34,9 +34,8 @@ def test_chat_fill_sends_extra_code_and_a_marked_gap_twice_and_extracts_the_code
         Snippet(SnippetSource.OPEN_FILES, "other.py", "x = {1}\n```\n"),
         Snippet(SnippetSource.EDITS, "third.py", "y = 2"),
     )
-    [message] = CHAT.body(replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks))), "none", 0.0, 1.0)[
-        "messages"
-    ]
+    query = replace(QUERY, prompt=replace(PROMPT, snippets=Snippets(chunks)))
+    [message] = CHAT.body(query, "none", 0.0, 1.0)["messages"]
     content = message["content"]
     assert message["role"] == "user"
     assert "other.py\n````python\nx = {1}\n```\n````" in content
