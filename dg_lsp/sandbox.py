@@ -37,17 +37,14 @@ INSTALL = "on Debian and Ubuntu, run: sudo apt-get install bubblewrap"
 _WORK = "/work"
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
-_FREE_USER_IDS = range(61184, 65520)
-"""Ids that systemd reserves for temporary users."""
+_FREE_USER_IDS = range(61184, 65520)  # ids that systemd reserves for temporary users
 _PASSED = "passed"
 # limits of a program
 CPU_SECONDS = 5
 WALL_SECONDS = 15.0
-_MEMORY_BYTES = 1 << 30
-"""Of the address space, which includes the interpreter."""
+_MEMORY_BYTES = 1 << 30  # of the address space, which includes the interpreter
 _FILE_BYTES = 1 << 20
-_DISK_BYTES = 1 << 24
-"""Of its directory in memory."""
+_DISK_BYTES = 1 << 24  # of its directory in memory
 _NUM_OPEN_FILES = 64
 
 _CALLS = {"x86_64": (0xC000003E, 272, 56, 41), "aarch64": (0xC00000B7, 97, 220, 198)}

@@ -29,12 +29,9 @@ from dg_lsp.gguf import BF16, F16, F32, StoredTensor, TensorType, Value, map_fil
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 NUMBER_FORMATS: dict[str, TensorType] = {kind.name: kind for kind in (F32, F16, BF16)}
 """Of checkpoints, and of the files that llama.cpp's script writes, by name."""
-_MAX_HEADER = 100_000_000
-"""Bytes; the limit of the format."""
-_MAX_TEXT = 100_000_000
-"""Bytes of a text file; the tokenizers of large models have 35 million."""
-_MAX_SHOWN = 255
-"""Characters of a name in an error: no file has a longer one."""
+_MAX_HEADER = 100_000_000  # bytes; the limit of the format
+_MAX_TEXT = 100_000_000  # bytes of a text file; the tokenizers of large models have 35 million
+_MAX_SHOWN = 255  # characters of a name in an error: no file has a longer one
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 """What values of another type or range raise while they are read or converted."""
 
@@ -166,10 +163,8 @@ def gguf_name(name: str) -> str | None:
 
 MODEL_TYPE = "diffusion_gemma"
 _SLIDING, _FULL = "sliding_attention", "full_attention"
-_SOFTCAP = 30.0
-"""Limit of the logits if the config has none: transformers does not save it."""
-_UNROTATED = 1e30
-"""A frequency divisor that leaves a channel unrotated."""
+_SOFTCAP = 30.0  # limit of the logits if the config has none: transformers does not save it
+_UNROTATED = 1e30  # a frequency divisor that leaves a channel unrotated
 
 
 def read_geometry(config: Mapping[str, Any]) -> tuple[dict[str, Value], npt.NDArray[np.float32]]:
@@ -230,8 +225,7 @@ _PRINTED = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_
 """Special tokens that llama.cpp prints: programs that parse the output search for them."""
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _SCORE = -1000.0
-_MAX_VOCABULARY = 1 << 21
-"""Tokens, eight times those of Gemma: a configuration can claim any number."""
+_MAX_VOCABULARY = 1 << 21  # tokens, eight times those of Gemma: a configuration can claim any number
 _SPECIAL = {
     "bos_token_id": "<bos>",
     "eos_token_id": "<eos>",
@@ -293,8 +287,7 @@ def _token_type(token: str, added: Mapping[str, Any] | None, *, in_model: bool) 
 TRAINED_CANVAS = 256
 _SHORTER_CANVASES = (16, 32, 64, 128)
 """The forward pass accepts any length; the quality of completions at shorter lengths was not measured."""
-_MAX_PROMPT_TOKENS = 4096
-"""The model accepts 262,144, but a completion has to stay fast."""
+_MAX_PROMPT_TOKENS = 4096  # the model accepts 262,144, but a completion has to stay fast
 _END_TOKENS = ("<eos>", "<turn|>", "<|tool_response>")
 """The tokens 1, 106 and 50 of the published generation_config.json."""
 _SENTINELS = (("<|", ">"), ("<", "|>"))

@@ -231,8 +231,7 @@ def _widened(block: bytes | memoryview, kind: gguf.TensorType) -> bytes:
 
 # output
 
-_MARGIN = 64 << 20
-"""Bytes for metadata and padding."""
+_MARGIN = 64 << 20  # bytes for metadata and padding
 _OTHER_NAME = "pass another name with -o"
 
 Quantize = Callable[[Path, Path], object]

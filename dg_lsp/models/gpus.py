@@ -16,11 +16,9 @@ from dg_lsp.system import read_number
 NVIDIA, AMD, INTEL, APPLE = "nvidia", "amd", "intel", "apple"
 _VENDORS = {0x10DE: NVIDIA, 0x1002: AMD, 0x8086: INTEL}
 """PCI vendor ids. Display chips of servers and virtual machines have others, and compute nothing."""
-_CLASSES = (0x03, 0x12)
-"""PCI base classes: display controllers and processing accelerators."""
+_CLASSES = (0x03, 0x12)  # PCI base classes: display controllers and processing accelerators
 _BACKENDS = {NVIDIA: "cuda", AMD: "hip", INTEL: "sycl", APPLE: "metal"}
-_SECONDS = 20.0
-"""Time limit of nvidia-smi: a driver may wake a sleeping GPU."""
+_SECONDS = 20.0  # time limit of nvidia-smi: a driver may wake a sleeping GPU
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _PCI = Path("/sys/bus/pci/devices")
 

@@ -314,8 +314,7 @@ def _read_folder(folder: Path, name: str) -> tuple[Checkpoint, ModelSpec]:
 
 # single keys
 
-_VERSION = 1
-"""The version of the `dg.*` keys that this release reads."""
+_VERSION = 1  # the version of the `dg.*` keys that this release reads
 _EXPECTATION_PREFIX = "dg.plan."
 _PLAN_DECODERS = {
     "canvas": DecoderName.DIFFUSION,

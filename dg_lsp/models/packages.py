@@ -19,8 +19,7 @@ from dg_lsp.system import NEUTRAL_FOLDER, file_sha256, python_command
 
 ShowStep = Callable[[str, float | None], object]
 """Called with the name of the current step and its finished fraction, if that is known."""
-_UNUSED = ("docs/", "models/", "benches/", "media/", "tests/", ".git/")
-"""Most of llama.cpp's size."""
+_UNUSED = ("docs/", "models/", "benches/", "media/", "tests/", ".git/")  # most of llama.cpp's size
 SOURCE_SHA256 = {"0.3.36": "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"}
 """Checksum of the source distribution, by version. pip runs code of a source, so only a known one is fetched."""
 

@@ -75,8 +75,7 @@ _MEMORY_BESIDE_WEIGHTS = (1 << 30) + (256 << 20) + (256 << 20)
 """Bytes: up to 1 GiB for the KV cache, 256 MiB for the logits of a step, and 256 MiB for buffers of the graph."""
 _LARGEST_ON_CPU = 2_000_000_000
 """Bytes of weights. A Qwen2.5-Coder 1.5B in Q8_0 (1.6 GB) takes 82 ms for a token on two AVX2 cores."""
-_GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)
-"""Memory sizes of common GPUs."""
+_GPU_GIGABYTES = (8, 12, 16, 24, 32, 48, 80)  # memory sizes of common GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +234,7 @@ class DownloadRecord:
     files: tuple[RemoteFile, ...]
 
 
-_RECORDS = Converter(detailed_validation=False)
-"""Raises Python's own errors, as `read_record` expects."""
+_RECORDS = Converter(detailed_validation=False)  # raises Python's own errors, as `read_record` expects
 
 
 def read_pin(preset: Preset) -> DownloadRecord | None:

@@ -30,15 +30,13 @@ from dg_lsp.system import data_folder, processor_name, read_record, system_free,
 _HALF_LIFE_MS = 700.0
 _MAX_LINE_MS = 3000.0
 _INSTRUCTIONS_WORTH = 0.03
-_LINE_TOKENS = 10
-"""Mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B."""
+_LINE_TOKENS = 10  # mean of single lines of HumanEval-Infilling, their end included, by Qwen2.5-Coder 7B
 _TYPED_TOKENS = 4  # of the prompt, decoded for a typed character if the prompt is cached
 _FIRST_TOKENS = 64  # of the prompt, decoded at least for the first line in a file: `MIN_PROMPT` of the engine
 _PROMPT_TOKENS, _CANVAS_TOKENS = 512, 16
 _INFILL_PASSES, _CANVAS_PASSES = 6, 8
 """Passes to a line. Fast-dLLM (arXiv 2505.22618) accepts about 2 tokens a pass at a confidence of 0.9."""
-_PASS_MS = 0.5
-"""Of a pass beside the model's own time."""
+_PASS_MS = 0.5  # of a pass beside the model's own time
 _CORE_SECONDS = 5e-11
 """Of the computation with a byte of Q8_0 weights for a token: a Qwen2.5 0.5B and a 1.5B on two AVX2 cores."""
 _FREE_TOKENS = {"gpu": 24.0, "igpu": 5.0}

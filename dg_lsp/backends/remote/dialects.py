@@ -29,8 +29,7 @@ _CUT_REASONS = ("length", "abort", "error", "repetition", "content_filter", "mod
 _FINISHES: dict[str | None, str] = {None: "", "": "", **dict.fromkeys(_CUT_REASONS, "length")}
 """`TextPiece.finish` by the server's `finish_reason`; `stop` for all others."""
 _MAX_STOPS = 4  # as many as OpenAI's API accepts
-_FENCE_TOKENS = 64
-"""Tokens that a chat model writes around its code."""
+_FENCE_TOKENS = 64  # tokens that a chat model writes around its code
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 """Of a server that leaves the thought of a model in its answer."""
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)

@@ -221,8 +221,7 @@ def one_line(error: BaseException) -> str:
 _EXPERTS = "grouped_mm"
 """One multiplication for all experts. In transformers 5.23, `sonicmoe` uses another activation, and `batched_mm` copies
 the weights of an expert for each token."""
-_LOGITS_ARRAYS = 4
-"""Arrays of shape (canvas, vocabulary) in float32 that a step holds at a time."""
+_LOGITS_ARRAYS = 4  # arrays of shape (canvas, vocabulary) in float32 that a step holds at a time
 
 
 def load(
