@@ -154,7 +154,7 @@ class AnswerBuilder:
 class RemoteModel:
     """The model behind the server of the settings. One thread sends queries; any thread may close."""
 
-    def __init__(self, settings: RemoteSettings, *, pause_seconds: float = PAUSE_SECONDS) -> None:
+    def __init__(self, settings: RemoteSettings) -> None:
         """Sends nothing yet. Raises `SettingsError` without a safe address, or for an unreadable key or certificate."""
         if not settings.url:
             raise SettingsError("remote.url is empty; set it to the address of the server")
@@ -178,7 +178,6 @@ class RemoteModel:
         """About how many tokens of a file a query may contain."""
         self.languages: tuple[str, ...] = ()
         """LSP ids of the languages that the model knows, as far as the server has named them; empty: any language."""
-        self._pause_seconds = pause_seconds
         self._num_failures = 0  # in a row
         self._last_failure = ""
         self._blocked_until = 0.0
@@ -196,7 +195,7 @@ class RemoteModel:
 
         if self.dialect.follows_instructions:  # one of two models: the first answer names them
             return
-        with suppress(httpx2.HTTPError, httpx2.InvalidURL, ssl.SSLError, OSError):  # the first query reports it
+        with suppress(httpx2.HTTPError, httpx2.InvalidURL, OSError):  # the first query reports it
             asyncio.run_coroutine_threadsafe(request(), self._loop).result()
 
     def stream(self, query: RemoteQuery, deadline: float) -> Generator[RemoteAnswer, None, None]:
@@ -271,7 +270,7 @@ class RemoteModel:
         self._last_failure = problem
         self._num_failures += 1
         if self._num_failures >= MAX_FAILURES:
-            self._block(self._pause_seconds)
+            self._block(PAUSE_SECONDS)
 
     def _block(self, seconds: float) -> None:
         self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
@@ -293,7 +292,7 @@ class RemoteModel:
                             return
             if not builder.has_text:
                 raise RemoteError("ends the response without an answer")
-        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError, OSError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
             raise connection_error(error) from error
 
     async def _rejected(self, response: httpx2.Response) -> RemoteError:
@@ -392,7 +391,7 @@ def _client(settings: RemoteSettings) -> httpx2.AsyncClient:
             follow_redirects=False,
             trust_env=urlsplit(settings.url).hostname not in LOOPBACK,  # proxies
         )
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         raise SettingsError(f"remote.ca_file {settings.ca_file} contains no readable certificates") from error
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
         problem = f"the proxy in the environment cannot be used ({type(error).__name__})"

@@ -254,9 +254,10 @@ def test_invalid_retry_after_does_not_prevent_the_next_request(serve, model_of, 
     assert last_answer(model, QUERY).texts == ("w * h",)
 
 
-def test_silence_is_a_failure_only_with_enough_time_for_an_answer(serve, model_of):
+def test_silence_is_a_failure_only_with_enough_time_for_an_answer(serve, model_of, monkeypatch):
     server = serve(silent)
-    model = model_of(server.url, pause_seconds=60)
+    model = model_of(server.url)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 60.0)
     for seconds in (-1.0, 0.0, 0.01, 0.01, 0.01):
         assert last_answer(model, QUERY, seconds).texts == ()
     with pytest.raises(RemoteError, match="no answer within the deadline; the next request"):
