@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from dg_lsp.bench import metrics
 from dg_lsp.bench.dataset import TestCase
@@ -147,6 +147,7 @@ class KeyEvent:
     key: str
     at_ms: float
     item: str = ""  # the rest of an item that is still on the screen
+    num_keys: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class RequestEvent:
     at_ms: float
     is_displayed: bool
     is_line_finished: bool
+    num_keys: ClassVar[int] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,16 +319,16 @@ class Session:
         # the reference has as many lines as the item, at least one
         num_lines = 1 if result is None else len(LINE_END.split(result.text))
         case = replace(case, reference="\n".join(LINE_END.split(case.reference)[:num_lines]))
-        if result is None:
-            latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
-            decoder = self._replay.decoder or engine.settings.decoder
-            attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, rejection)
-            num_steps = None if self._is_remote else num
-            return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
-        result = replace(result, hidden=())  # which an editor does not display
-        latency_ms = self._free_ms - at_ms
-        attempt = attempt_of(result, case, engine.spec.name, latency_ms, is_remote=self._is_remote)
-        return replace(attempt, model_ms=spent_ms)
+        if result is not None:
+            result = replace(result, hidden=())  # which an editor does not display
+            latency_ms = self._free_ms - at_ms
+            attempt = attempt_of(result, case, engine.spec.name, latency_ms, is_remote=self._is_remote)
+            return replace(attempt, model_ms=spent_ms)
+        latency_ms = (self._free_ms if num else min(begun, stale_ms)) - at_ms
+        decoder = self._replay.decoder or engine.settings.decoder
+        attempt = attempt_for(case, engine.spec.name, decoder, "", latency_ms, rejection)
+        num_steps = None if self._is_remote else num
+        return replace(attempt, steps=num_steps, tokens=0, prefill_ms=0.0, model_ms=spent_ms)
 
     def _accepted(self, item: _Item | None, num_done: int) -> AcceptEvent | None:
         """The acceptance of an item, if it saves key presses."""
@@ -354,13 +356,12 @@ def summarize_replay(events: Iterable[Event]) -> dict[str, Any]:
     hits = [event for event in requests if event.attempt.ttfue_ms is not None]
     edits = [event.attempt.ttfue_ms or 0.0 for event in hits if event.is_displayed]
     accepted_cases = {event.case for event in accepts}
-    by_hand = len(keys) + sum(event.num_keys for event in accepts)
+    by_hand = sum(event.num_keys for event in listed)
     presses = sum(event.presses for event in accepts)
     num_displayed = sum(event.is_displayed for event in requests)
     num_quiet = sum(not event.attempt.text for event in finished)
     total_ms = sum(event.attempt.model_ms or 0.0 for event in requests)
-    useful_ms = sum(event.attempt.model_ms or 0.0 for event in requests if event.attempt.case in accepted_cases)
-    wasted_ms = total_ms - useful_ms
+    wasted_ms = sum(event.attempt.model_ms or 0.0 for event in requests if event.attempt.case not in accepted_cases)
     numbers = {
         "num_cancelled": sum(event.attempt.rejection == CANCELLED for event in requests),
         "answer_ms": ttfue.quantiles([event.attempt.latency_ms for event in answered]),

@@ -2,11 +2,11 @@
 
 import hashlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import attrs
 from typer import Argument, Option
@@ -31,7 +31,9 @@ from dg_lsp.settings import RemoteSettings, Settings, with_setting
 from dg_lsp.system import file_sha256
 
 Output = Annotated[Path | None, Option(metavar="RUN.jsonl", help="Keep every attempt, and resume an earlier run.")]
+Item = TypeVar("Item")
 REMOTE = "remote"
+_INTERRUPTED = "Interrupted: only the attempts until then are counted."
 
 
 def cut(
@@ -133,7 +135,7 @@ def replay(
     engine, loaded = open_model(settings)
     with closing(engine):
         header = run_header("replay", loaded, settings, {task.path: Path(task.path) for task in tasks}, listed)
-        events, is_complete = _play(played, engine)
+        events, is_complete = _collect(played.run(engine), "keys", played.num_keys, lambda event: event.num_keys)
     attempts = tuple(event.attempt for event in events if isinstance(event, simulation.RequestEvent))
     limits = f"Limits: every answer has a deadline of {settings.completion.deadline_ms:g} ms, as in an editor."
     languages = (task.language for task in tasks)
@@ -162,18 +164,18 @@ def next_edit(
     settings = configure(ModelOptions(model=model).tree)
     exclusion = Exclusion(settings.privacy, [repository.resolve().as_uri()])
     with closing(open_engine(settings)) if model else nullcontext() as engine:
-        outcomes = [
-            measure(case, change.language, engine)
-            for change in cut_history(repository, num, seed, exclusion.is_excluded)
-            for case in cases_of(change)
-        ]
-    if not outcomes:
+        changes = cut_history(repository, num, seed, exclusion.is_excluded)
+        measured = ([measure(case, change.language, engine) for case in cases_of(change)] for change in changes)
+        by_file, is_complete = _collect(measured, "files", num, lambda _: 1)
+    outcomes = [outcome for of_file in by_file for outcome in of_file]
+    if is_complete and not outcomes:
         raise InputFileError(f"no commit of {repository} changes a file in 2 to 12 places")
     if as_json:
-        print_json(summary(outcomes))
+        print_json(summary(outcomes) | {"is_complete": is_complete})
     else:
+        print_line(*([] if is_complete else [_INTERRUPTED]))
         _print_tables([table(outcomes)])
-    return 0
+    return 0 if is_complete else INTERRUPTED
 
 
 def report(log: Annotated[Path, Argument(metavar="AUDIT.jsonl", help="The audit log.")]) -> int:
@@ -268,7 +270,7 @@ def finish(run: runner.Run, tables: Iterable[metrics.Table], tree: dict[str, Any
     else:
         digest = "" if header.model_sha256 is None else f", sha256 {header.model_sha256[:16]}"
         machine = ", ".join(f"{name} {value}" for name, value in header.machine.items() if value is not None)
-        notes = run.notes if run.is_complete else (*run.notes, "Interrupted: only the attempts until then are counted.")
+        notes = run.notes if run.is_complete else (*run.notes, _INTERRUPTED)
         print_line(f"{header.model}{digest}; {machine}", *notes, "")
         _print_tables(tables)
     return 0 if run.is_complete else INTERRUPTED
@@ -289,15 +291,14 @@ def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) 
     return tasks
 
 
-def _play(played: simulation.Replay, engine: Engine) -> tuple[list[simulation.Event], bool]:
-    """All events, and False after Ctrl-C."""
-    events: list[simulation.Event] = []
+def _collect(items: Iterable[Item], name: str, total: int, size: Callable[[Item], int]) -> tuple[list[Item], bool]:
+    """All items, and False after Ctrl-C. The progress bar of this total advances by the size of each item."""
+    collected: list[Item] = []
     try:
-        with progress_bar("keys", played.num_keys) as advance:
-            for event in played.run(engine):
-                events.append(event)
-                if not isinstance(event, simulation.RequestEvent):
-                    advance(event.num_keys if isinstance(event, simulation.AcceptEvent) else 1)
+        with progress_bar(name, total) as advance:
+            for item in items:
+                collected.append(item)
+                advance(size(item))
     except KeyboardInterrupt:
-        return events, False
-    return events, True
+        return collected, False
+    return collected, True

@@ -123,11 +123,13 @@ class RunOptions:
         Raises UsageError for other ones.
         """
         texts = [*(self.sampler or ()), *([] if self.top_k is None else [f"top_k={self.top_k}"])]
-        try:
-            table = tomllib.loads("\n".join(texts))
-        except tomllib.TOMLDecodeError as error:
-            problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {', '.join(texts)}"
-            raise UsageError(problem) from error
+        table: dict[str, Any] = {}
+        for text in texts:
+            try:
+                table |= tomllib.loads(text)  # of a name that is given twice, the last value counts
+            except tomllib.TOMLDecodeError as error:
+                problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {text}"
+                raise UsageError(problem) from error
         if unknown := [name for name in table if name not in SAMPLER_NAMES]:
             raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
         return parse_sampler("--sampler", table)

@@ -19,7 +19,7 @@ from dg_lsp.cli import loading, models
 from dg_lsp.cli.models import Pull, try_model
 from dg_lsp.cli.options import Json, configure
 from dg_lsp.cli.printing import note, print_facts, print_json, print_line, warn
-from dg_lsp.errors import ModelError, UsageError
+from dg_lsp.errors import ModelError, ModelMemoryError, UsageError, size_text
 from dg_lsp.models import gpus, registry
 from dg_lsp.models.registry import AUTO, BUNDLED
 from dg_lsp.models.selection import ComputeDevice, Machine, RankedModel, forget_times, rank_models
@@ -155,6 +155,9 @@ def set_up(
     configure({})
     plan = measure()
     print_facts(plan.tree)
+    if not plan.present:
+        free = size_text(plan.machine.free_memory)
+        raise ModelMemoryError(f"no model fits into the {free} of free memory: close other programs and run it again")
     print_line("", *plan.lines())
     if not is_agreed and not sys.stdin.isatty():
         raise UsageError("there is no terminal for the question: pass --yes if you agree to this plan")

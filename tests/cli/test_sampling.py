@@ -31,6 +31,7 @@ def test_options_change_how_a_canvas_is_denoised(fill):
     tree = fill(MASK_SPEC, "canvas_length=8", "max_denoising_steps=1", "--json").json
     assert (tree["decoder"], tree["canvas_length"], tree["steps"]) == ("diffusion", 8, 2)
     assert tree["text"] == "first + second"
+    assert fill(MASK_SPEC, "canvas_length=8", "canvas_length=16", "--json").json["canvas_length"] == 16
     usual = fill(UNIFORM_SPEC, "--json").json["steps"]
     assert fill(UNIFORM_SPEC, "entropy_bound=5", "--json").json["steps"] < usual
     assert fill(UNIFORM_SPEC, "stability_threshold=30", "--json").json["steps"] > usual
@@ -61,17 +62,18 @@ def test_an_option_that_does_not_apply_is_refused_by_name(fill, spec, option, re
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("options", "message"),
     [
         ("t_max=0", "--sampler.t_max must be >= 0.01"),
         ("canvas_length=1.5", "canvas_length must be a whole number, not 1.5"),
         ("prompt_attention='exact'", "--sampler prompt_attention: the names are canvas_length, "),
-        ("32", "--sampler takes NAME=VALUE, for example canvas_length=32, not 32"),
+        ("canvas_length=32 32", "--sampler takes NAME=VALUE, for example canvas_length=32, not 32"),
     ],
 )
-def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, position, option, message):
+def test_a_wrong_value_is_refused_before_a_model_is_opened(dg_lsp, script, position, options, message):
     for command in (("fill", position), ("chat", "-m", "hi")):
-        assert message in dg_lsp(*command, "--sampler", option).error(2)
+        given = [word for option in options.split() for word in ("--sampler", option)]
+        assert message in dg_lsp(*command, *given).error(2)
     assert script.denoiser is None
 
 
