@@ -12,12 +12,12 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import dg_lsp
 from dg_lsp import system
@@ -112,8 +112,7 @@ class Contender(Protocol):
     def answer(self, case: TestCase) -> Attempt:
         """Fills one case and waits for the final answer.
 
-        Raises:
-            DgLspError: the contender failed; earlier attempts remain valid.
+        Raises DgLspError: the contender failed; earlier attempts remain valid.
         """
 
     def close(self) -> None:
@@ -250,48 +249,35 @@ class RunFile:
     """
 
     def __init__(self, path: Path, header: RunHeader) -> None:
-        """Opens, creates or continues the file; the null device stores nothing.
+        """Creates or continues the file; the null device stores nothing.
 
-        Raises:
-            InputFileError: the file is not writable, or holds a run with another header.
+        Raises InputFileError: the file cannot be read or created, or holds a run with another header.
         """
         self.attempts: dict[tuple[str, str], Attempt] = {}
         """By case and contender, those of earlier sessions first."""
         self._path = path
-        first = _line(header)
         with map_input_errors("write", path):
             data = path.read_bytes() if path.exists() else b""
             kept = data[: data.rfind(b"\n") + 1]
-            if data and not kept.startswith(first):
+            if data and not kept.startswith(_line(header)):
                 problem = "holds no run of this model, machine, number of threads, version and options"
                 raise InputFileError(f"{path} {problem}: name another --output, delete that file, or set --threads")
             for number, line in enumerate(kept.split(b"\n")[1:-1], 2):
                 attempt = _attempt(line, f"{path}, line {number}")
                 self.attempts[attempt.case, attempt.contender] = attempt
-            self._file = path.open("ab")
             if kept != data:
-                self._file.truncate(len(kept))
-            if not kept:
-                self._file.write(first)
-                self._file.flush()
+                os.truncate(path, len(kept))
+        if not kept:
+            self._append(header)
 
     def add(self, attempt: Attempt) -> None:
-        """Stores an attempt and writes it immediately.
-
-        Raises:
-            InputFileError: the disk is full or the file is gone.
-        """
+        """Stores an attempt. Raises InputFileError if it cannot be written, as on a full disk."""
         self.attempts[attempt.case, attempt.contender] = attempt
-        with map_input_errors("write", self._path):
-            self._file.write(_line(attempt))
-            self._file.flush()
+        self._append(attempt)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a full disk, which `add` has reported; all else is written
-            self._file.close()
+    def _append(self, value: RunHeader | Attempt) -> None:
+        with map_input_errors("write", self._path), self._path.open("ab") as file:
+            file.write(_line(value))
 
 
 def _attempt(line: bytes, place: str) -> Attempt:
@@ -326,26 +312,23 @@ def run_cases(
         DgLspError: a contender failed.
     """
     names = [contender.name for contender in contenders]
-    with RunFile(output or Path(os.devnull), header) as file:
-        missing = [case for case in cases if not all((case.id, name) in file.attempts for name in names)]
-        try:
-            with progress(header.command, len(cases), len(cases) - len(missing)) as advance:
-                for contender in contenders if missing and len(contenders) > 1 else ():
-                    contender.answer(WARM_UP)  # the first answer pays for pages that are loaded once
-                for case in missing:
-                    # random, but the same for the same case and seed
-                    ordered = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
-                    attempts = [
-                        contender.answer(case)
-                        for contender in ordered
-                        if (case.id, contender.name) not in file.attempts
-                    ]
-                    for attempt in attempts:  # the tests run last, because they would slow the next contender down
-                        file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
-                    advance(1)
-            is_complete = True
-        except KeyboardInterrupt:
-            is_complete = False
+    file = RunFile(output or Path(os.devnull), header)
+    missing = [case for case in cases if not all((case.id, name) in file.attempts for name in names)]
+    is_complete = True
+    try:
+        with progress(header.command, len(cases), len(cases) - len(missing)) as advance:
+            for contender in contenders if missing and len(contenders) > 1 else ():
+                contender.answer(WARM_UP)  # the first answer pays for pages that are loaded once
+            for case in missing:
+                # random, but the same for the same case and seed
+                ordered = random.Random(f"{seed} {case.id}").sample(contenders, len(contenders))
+                unanswered = [contender for contender in ordered if (case.id, contender.name) not in file.attempts]
+                attempts = [contender.answer(case) for contender in unanswered]
+                for attempt in attempts:  # the tests run last, because they would slow the next contender down
+                    file.add(attempt if sandbox is None else _with_test_result(attempt, case, sandbox))
+                advance(1)
+    except KeyboardInterrupt:
+        is_complete = False
     # the file may have more cases than this session
     keys = [(case.id, name) for name in names for case in cases]
     notes = (*notes, *(note for contender in contenders for note in contender.notes))

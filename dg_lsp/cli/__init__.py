@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print_error(message: str, code: int) -> int:
     """Prints exactly one line, also for messages with line ends or control characters."""
-    from dg_lsp.errors import escaped
+    from dg_lsp.cli.printing import note
 
-    print(f"dg-lsp: {escaped(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
+    note(" ".join(message.split()))
     return code
