@@ -17,18 +17,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from dg_lsp import __version__
 from dg_lsp.errors import DaemonError, DaemonRunsError
 from dg_lsp.server import pipe
 from dg_lsp.system import DATA_VARIABLE, NEUTRAL_FOLDER, data_folder, is_present, read_record, write_private
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 DAEMON_VARIABLE = "DG_LSP_DAEMON_DIR"
 """Environment variable with the path of another folder."""
@@ -98,7 +95,7 @@ class Endpoint:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def acquire_lock(self) -> "FileLock":
+    def acquire_lock(self) -> AbstractContextManager[object]:
         """The lock of a new daemon. Waits for a daemon that stops: it still has the lock, but no record.
 
         Raises DaemonRunsError if another daemon runs, DaemonError if the folder cannot be used.
@@ -108,15 +105,14 @@ class Endpoint:
         self.prepare()
         lock = FileLock(self.lock, mode=0o600, thread_local=False)
         end = time.monotonic() + STOP_SECONDS
-        while not lock.is_locked:
+        while True:
             try:
-                lock.acquire(timeout=_TICK)
+                return lock.acquire(timeout=_TICK)
             except Timeout as error:
                 if self.read() is not None or time.monotonic() > end:
                     raise DaemonRunsError("a daemon runs already: see dg-lsp daemon status") from error
             except OSError as error:
                 raise self._unusable(error) from error
-        return lock
 
     def listen(self) -> socket.socket:
         """A listening Unix socket; on Windows, and if the path is too long, a TCP socket for this machine."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,7 @@ class Pool:
 
 
 class Daemon:
-    """One daemon. It listens at once; clients find it when `run` begins."""
+    """One daemon."""
 
     def __init__(
         self,
@@ -123,10 +123,7 @@ class Daemon:
         idle_seconds: float = IDLE_SECONDS,
         exit_when_idle: bool = False,
     ) -> None:
-        """With `exit_when_idle` it ends after `idle_seconds` without a connection.
-
-        Raises DaemonRunsError if another daemon runs, DaemonError if the folder or the socket cannot be used.
-        """
+        """With `exit_when_idle` it ends after `idle_seconds` without a connection."""
         self._endpoint = endpoint
         self._idle_seconds = idle_seconds
         self._exit_when_idle = exit_when_idle
@@ -137,43 +134,35 @@ class Daemon:
         self._sessions: set[socket.socket] = set()
         self._last_used = time.monotonic()
         self._is_stopping = False
-        self._lock = endpoint.acquire_lock()
-        endpoint.clear()  # what a daemon that crashed left behind
-        try:
-            self._listener = endpoint.listen()
-        except DaemonError:
-            self._lock.release()
-            raise
-        self._listener.settimeout(_TICK)
-        name = self._listener.getsockname()
-        self._record = DaemonRecord(
-            pid=os.getpid(),
-            started=time.time(),
-            token=secrets.token_urlsafe(32),
-            proof=secrets.token_urlsafe(32),
-            address=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
-        )
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> int:
         """Serves until a signal, a request or idleness ends it; returns the exit code of the process.
 
-        Raises DaemonError if the folder cannot be written.
+        Raises DaemonRunsError if another daemon runs, DaemonError if the folder or the socket cannot be used.
         """
-        threading.excepthook = _print_kind
-        keep_heap_small()
-        if threading.current_thread() is threading.main_thread():  # not so in tests
-            faulthandler.enable()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self.stop())
-        try:
-            with self._listener:
+        with self._endpoint.acquire_lock():
+            threading.excepthook = _print_kind
+            keep_heap_small()
+            if threading.current_thread() is threading.main_thread():  # not so in tests
+                faulthandler.enable()
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, lambda *_: self.stop())
+            self._endpoint.clear()  # what a daemon that crashed left behind
+            with closing(self), self._endpoint.listen() as listener:
+                listener.settimeout(_TICK)
+                name = listener.getsockname()
+                self._record = DaemonRecord(
+                    pid=os.getpid(),
+                    started=time.time(),
+                    token=secrets.token_urlsafe(32),
+                    proof=secrets.token_urlsafe(32),
+                    address=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
+                )
                 self._endpoint.write(self._record)
                 on_ready()
                 while not self._is_done():
-                    self._accept()
+                    self._accept(listener)
                     self._pool.close_unused(self._idle_seconds)
-        finally:
-            self._close()
         return 0
 
     def stop(self) -> None:
@@ -187,9 +176,9 @@ class Daemon:
         records = [endpoint.read() for endpoint in self._endpoint.all_versions()]
         return self._exit_when_idle or any(record and record.started > self._record.started for record in records)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except OSError as error:  # no client, one that is gone again, or no descriptor for it
             time.sleep(0.0 if isinstance(error, TimeoutError) else _TICK)
             return
@@ -257,7 +246,8 @@ class Daemon:
         connection.settimeout(None)
         asyncio.run(server.serve(session_streams()))
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Ends the sessions and closes the models."""
         self._endpoint.clear()
         threads = dict(self._threads)
         for connection in threads:
@@ -266,7 +256,6 @@ class Daemon:
         for thread in threads.values():
             thread.join(_CLOSE_SECONDS)
         self._pool.close()
-        self._lock.release()
 
 
 def _print_kind(args: threading.ExceptHookArgs) -> None:

@@ -75,5 +75,5 @@ def test_a_daemon_that_cannot_write_its_record_ends_with_the_reason(endpoint, sc
     monkeypatch.setattr("tempfile.mkdtemp", lambda *_: endpoint.folder.read_bytes())  # in place of a full disk
     with pytest.raises(DaemonError, match=r"cannot be used \(Is a directory\)"):
         daemon.run()
-    assert not endpoint.socket_path.exists()
-    endpoint.acquire_lock().release()
+    with endpoint.acquire_lock():
+        assert not endpoint.socket_path.exists()
