@@ -26,6 +26,7 @@ from dg_lsp.cli.options import Json, ModelOptions, configure
 from dg_lsp.cli.printing import print_facts, print_json, print_line, print_table, progress_bar, step_progress, warn
 from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
+from dg_lsp.gguf import map_file_errors
 from dg_lsp.models import build_runtime, registry
 from dg_lsp.models.checkpoint import NUMBER_FORMATS, name_of
 from dg_lsp.models.convert import (
@@ -319,7 +320,9 @@ def convert_model(
 
 def convert(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
     """Converts a model; returns the main file, which is in the working directory by default."""
-    if not source.is_dir() or is_diffusion_gemma(source):
+    with map_file_errors(source):
+        is_folder = source.is_dir()
+    if not is_folder or is_diffusion_gemma(source):
         return _convert_diffusion_gemma(source, output, weight_type)
     target = output or Path(f"{name_of(source)}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     kind = weight_type.name if weight_type and weight_type.name in NUMBER_FORMATS else "auto"

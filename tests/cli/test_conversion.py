@@ -58,6 +58,7 @@ def test_wrong_use_is_reported_in_one_line(dg_lsp, tiny_repacked, tiny_checkpoin
     (tmp_path / "empty").mkdir()
     for arguments, code, message in (
         (("none.gguf",), 3, "none.gguf does not exist"),
+        (("x" * 300,), 3, "cannot be read: File name too long"),
         ((tmp_path / "empty",), 2, "config.json cannot be read"),
         ((tiny_repacked,), 3, "is converted already: use it as it is"),
         ((tiny_repacked, "--type", "Q9"), 2, "no type 'Q9' for weights"),
