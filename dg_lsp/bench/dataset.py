@@ -96,8 +96,7 @@ def read_cases(path: Path) -> tuple[TestCase, ...]:
 def write_cases(cases: Sequence[TestCase], path: Path) -> Counter[str]:
     """Writes test cases without tests as JSON lines; returns how many each language has.
 
-    Raises:
-        InputFileError: the file cannot be written.
+    Raises InputFileError: the file cannot be written.
     """
     names = _REQUIRED | {key: key for key in ("kind", "path", "language")}
     rows = ({key: getattr(case, name) for key, name in names.items()} for case in cases)
@@ -177,8 +176,7 @@ def read_sources(
 
     Secrets in a text are masked. Of a large folder, `MAX_FILES` random files that the seed chooses are read.
 
-    Raises:
-        InputFileError: the folder does not exist, or has no such file.
+    Raises InputFileError: the folder does not exist, or has no such file.
     """
     if not folder.is_dir():
         raise InputFileError(f"{folder} is no folder: name one with source files")
@@ -307,8 +305,7 @@ def useful_cases(sources: Sequence[Source], num: int, seed: int) -> list[TestCas
 
     Of blocks that start at one place, such as a body and its first statement, only one is taken: their ids are equal.
 
-    Raises:
-        InputFileError: the files have no such place.
+    Raises InputFileError: the files have no such place.
     """
     ids = set[str]()
     copies = set[tuple[str, ...]]()

@@ -84,8 +84,7 @@ def cut_history(
 ) -> Iterator[FileChange]:
     """At most `num` changes of files of a folder in languages with a grammar, of commits drawn at random.
 
-    Raises:
-        InputFileError: the folder is no git repository, or git is not installed.
+    Raises InputFileError: the folder is no git repository, or git is not installed.
     """
     folder = _git(repository, "rev-parse", "--show-prefix").removesuffix("\n")
     commits = list(_commits(repository))
@@ -207,8 +206,7 @@ class CaseOutcome:
 def measure(case: NextEditCase, language: str, engine: Engine | None = None) -> CaseOutcome:
     """Proposes the next edit of a case, by repetition or by a model, and compares it with the remaining edits.
 
-    Raises:
-        ModelUnsupportedError: the model proposes no edits.
+    Raises ModelUnsupportedError: the model proposes no edits.
     """
     lines = case.lines
     began = time.perf_counter()

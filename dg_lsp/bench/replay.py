@@ -128,8 +128,7 @@ class TypingTask:
 def typing_task(path: str, language: str, file: str, start: int, end: int) -> TypingTask:
     """Whole lines of the text `file`, from the offset `start` to `end`; the first indentation is not typed.
 
-    Raises:
-        UsageError: the part is blank.
+    Raises UsageError: the part is blank.
     """
     text = file[start:end].lstrip(" \t")
     if not text.strip():

@@ -61,21 +61,16 @@ def fill(
     source = SourceFile.read(location.path)
     settings = run.configured(loading.configure_for(source, model.tree, file, as_json=run.as_json))
     sampler = run.sampler_options
+    command = _EditCommand(source, settings, run, file)
     if gaps:
         snapshot = source.snapshot()
         start, end = source.span_of(location)
-        rewrite = RewriteRequest(
-            snapshot,
-            start,
-            end,
-            seed=run.seed,
-            gaps=find_gaps(snapshot, start, end),
-            decoder=run.decoder,
-            sampler=sampler,
-        )
-        if not rewrite.gaps:
+        placeholders = find_gaps(snapshot, start, end)
+        if not placeholders:
             raise RequestError("there is no gap: write ... or a TODO comment where code is missing")
-        return _EditCommand(source, settings, run, file).rewrite(rewrite)
+        return command.rewrite(
+            RewriteRequest(snapshot, start, end, gaps=placeholders, seed=run.seed, decoder=run.decoder, sampler=sampler)
+        )
     request = replace(
         _request(source, location, settings),
         num_candidates=NUM_CANDIDATES if file.test is not None and candidates == 1 else candidates,
@@ -85,7 +80,7 @@ def fill(
         sampler=sampler,
         priority=Priority.INVOKED,
     )
-    return _EditCommand(source, settings, run, file).fill(request)
+    return command.fill(request)
 
 
 def rewrite(

@@ -21,7 +21,6 @@ _SHOWN_FROM = 0.2
 """Drafts of a lower confidence are shown as masks."""
 _COLOURS = ((0.9, "green"), (0.7, "yellow"), (0.4, "dark_orange"), (0.0, "red"))
 """Least confidence, and its colour."""
-_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 _NUM_LINES_AROUND = 3
 _MAX_LINE_CHARS = 300
 """Characters of a line shown before and after the completion."""
@@ -123,8 +122,8 @@ def print_patch(patch: bytes) -> None:
     if not sys.stdout.isatty():
         typer.echo(patch, nl=False)
         return
-    for line in patch.decode("utf-8", "replace").removesuffix("\n").split("\n"):
-        typer.secho(printable(line), fg=_DIFF_COLOURS.get(line[:1]))
+    text = for_stream(patch.decode("utf-8", "replace").removesuffix("\n"), sys.stdout)
+    Console(highlight=False).print(highlighted(text, "diff"), soft_wrap=True)
 
 
 # canvases

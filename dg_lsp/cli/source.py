@@ -140,8 +140,7 @@ class Location:
 def parse_location(text: str, form: str) -> Location:
     """Reads `FILE`, `FILE:LINE`, `FILE:LINE:COL` or `FILE:FIRST-LAST` from the right: the path may contain colons.
 
-    Raises:
-        UsageError: a part is missing or too much in this `form`, a number is 0, or the range is reversed.
+    Raises UsageError: a part is missing or too much in this `form`, a number is 0, or the range is reversed.
     """
     match = _LOCATION.fullmatch(text)
     assert match is not None  # any text is a path

@@ -30,7 +30,7 @@ def test_a_file_does_not_control_the_terminal(dg_lsp, file, monkeypatch, command
     file.write_text("def f(a):\n    total = ...\n    # \x1b]0;x\x07\n")
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
     name, *options = command
-    out = re.sub(r"\x1b\[\d*m", "", dg_lsp(name, f"{file}:2-2", *options).out)  # without colours
+    out = re.sub(r"\x1b\[[\d;]*m", "", dg_lsp(name, f"{file}:2-2", *options).out)  # without colours
     assert "+    total = " in out
     assert all(character.isprintable() or character == "\n" for character in out)
 

@@ -135,10 +135,8 @@ def test_the_question_can_be_answered_with_no(dg_lsp, hub, terminal):
 def test_setup_where_no_model_fits_into_memory_is_exit_code_3(dg_lsp, monkeypatch):
     monkeypatch.setattr(system, "system_free", lambda: 10**6)
     outcome = dg_lsp("setup", "--yes")
-    assert (outcome.code, outcome.err) == (
-        3,
-        "dg-lsp: no model fits into the 1 MB of free memory: close other programs and run it again\n",
-    )
+    assert outcome.code == 3
+    assert outcome.err.startswith("dg-lsp: no model fits into the 1 MB of free memory: close other programs")
 
 
 def test_setup_sets_a_deadline_that_the_model_keeps_by_its_own_estimate(dg_lsp, hub, machine):
