@@ -178,7 +178,9 @@ def read_sources(
 
     Raises InputFileError: the folder does not exist, or has no such file.
     """
-    if not folder.is_dir():
+    with map_input_errors("read", folder):
+        is_folder = folder.is_dir()
+    if not is_folder:
         raise InputFileError(f"{folder} is no folder: name one with source files")
     paths = sorted(_files_in(folder.resolve(), is_excluded))
     random.Random(seed).shuffle(paths)

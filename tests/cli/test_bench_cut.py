@@ -73,6 +73,7 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
     ("arguments", "message"),
     [
         pytest.param(["gone"], "gone is no folder", id="missing folder"),
+        pytest.param(["x" * 300], "cannot read x", id="folder out of reach"),
         pytest.param(["shop", "--language", "gopher"], "unknown language gopher: name one of", id="unknown language"),
         pytest.param(["shop", "--language", "rust"], "no source file in rust", id="no such file"),
         pytest.param(["shop/build"], "no source file", id="everything is ignored"),
