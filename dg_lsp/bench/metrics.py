@@ -10,20 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from dg_lsp.engine import ttfue
 from dg_lsp.engine.audit import AuditRecord
-from dg_lsp.engine.ttfue import (
-    AcceptedPart,
-    Outcome,
-    Verdict,
-    first_lines_match,
-    quantile,
-    quantiles,
-    rounded,
-    share,
-    summarize_edits,
-    summarize_times,
-    texts_match,
-)
+from dg_lsp.engine.ttfue import AcceptedPart, Outcome, Verdict, quantile, rounded, share
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -63,12 +52,12 @@ class Attempt:
     @property
     def is_exact(self) -> bool:
         """True if the text equals the reference, see `texts_match`."""
-        return bool(self.text) and texts_match(self.text, self.reference)
+        return bool(self.text) and ttfue.texts_match(self.text, self.reference)
 
     @property
     def is_first_line(self) -> bool:
         """True if the text starts with the first line of the reference."""
-        return bool(self.text) and first_lines_match(self.text, self.reference)
+        return bool(self.text) and ttfue.first_lines_match(self.text, self.reference)
 
     @property
     def ttfue_ms(self) -> float | None:
@@ -99,9 +88,9 @@ def summarize(attempts: Iterable[Attempt]) -> Summary:
             "exact_match": share(sum(attempt.is_exact for attempt in listed), num),
             "first_line_match": share(sum(attempt.is_first_line for attempt in listed), num),
             "pass_at_1": sum(tested) / len(tested) if tested else None,
-            **summarize_times(num, hits),
+            **ttfue.summarize_times(num, hits),
             "show_rate": share(sum(bool(attempt.text) for attempt in listed), num),
-            "latency_ms": {**quantiles(latencies), "p95": quantile(latencies, 0.95)},
+            "latency_ms": {**ttfue.quantiles(latencies), "p95": quantile(latencies, 0.95)},
             "steps_mean": num_steps / len(counted) if counted else None,
             "tokens_per_forward": share(sum(tokens for _, tokens in counted), num_steps) if counted else None,
             "model_ms_per_useful": sum(model_ms) / len(hits) if hits and len(model_ms) == num else None,
@@ -427,8 +416,8 @@ def _edit_numbers(outcomes: Sequence[Outcome]) -> Summary:
     return {
         "num": num,
         "show_rate": share(sum(outcome.num_items > 0 for outcome in outcomes), num),
-        **summarize_times(num, hits),
-        **summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits),
+        **ttfue.summarize_times(num, hits),
+        **ttfue.summarize_edits(num, len(hits), verdicts[Verdict.QUIET], num_finished, edits),
         "verdicts": {name.value: share(verdicts[name], num) for name in Verdict},
         "accepted": {part.value: accepted[part] for part in AcceptedPart if part is not AcceptedPart.NONE},
     }

@@ -28,16 +28,8 @@ from dg_lsp.cli.trial import trial_fill
 from dg_lsp.errors import DgLspError, ModelError, UsageError, size_text
 from dg_lsp.gguf import map_file_errors
 from dg_lsp.models import build_runtime, registry
+from dg_lsp.models import convert as conversion
 from dg_lsp.models.checkpoint import NUMBER_FORMATS, name_of
-from dg_lsp.models.convert import (
-    check_target,
-    convert_with_script,
-    has_environment,
-    is_diffusion_gemma,
-    read_parts,
-    side_path,
-    write_model,
-)
 from dg_lsp.models.download import check_space, fetch, map_disk_errors
 from dg_lsp.models.registry import Preset, is_begun
 from dg_lsp.models.selection import Machine, fit
@@ -181,7 +173,7 @@ class Pull:
             stages.append(Stage("download", text, download, preset.fetched_size))
         if preset.needs_conversion and not is_ready:
             target = f" to {preset.quantization}, {size_text(preset.size)}" if preset.is_checkpoint else ""
-            environment = _ENVIRONMENT_SIZE if preset.is_checkpoint and not has_environment() else 0
+            environment = _ENVIRONMENT_SIZE if preset.is_checkpoint and not conversion.has_environment() else 0
             packages = ", with Python packages of 1 GB or more, fetched once" if environment else ""
             size = preset.download_size + preset.size + environment  # before and after it is quantized
             stages.append(Stage("convert", f"convert it{target}{packages}", self._convert, size))
@@ -226,7 +218,7 @@ class Pull:
         preset = self.preset
         fetched = registry.fetched_path(preset)
         assert fetched is not None
-        for old in (preset.converted_path, side_path(preset.converted_path)):
+        for old in (preset.converted_path, conversion.side_path(preset.converted_path)):
             old.unlink(missing_ok=True)
         weight_type = file_type(preset.quantization) if fetched.is_dir() else None
         convert(fetched, preset.converted_path, weight_type)
@@ -312,8 +304,8 @@ def convert_model(
     """
     configure({})
     target = convert(source, output, file_type(kind) if kind else None)
-    if side_path(target).exists():
-        print_line(f"keep {side_path(target).name} beside it", err=True)
+    if conversion.side_path(target).exists():
+        print_line(f"keep {conversion.side_path(target).name} beside it", err=True)
     print_line(target)
     return 0
 
@@ -322,29 +314,29 @@ def convert(source: Path, output: Path | None, weight_type: FileType | None) -> 
     """Converts a model; returns the main file, which is in the working directory by default."""
     with map_file_errors(source):
         is_folder = source.is_dir()
-    if not is_folder or is_diffusion_gemma(source):
+    if not is_folder or conversion.is_diffusion_gemma(source):
         return _convert_diffusion_gemma(source, output, weight_type)
     target = output or Path(f"{name_of(source)}{f'-{weight_type.name}' if weight_type else ''}.gguf")
     kind = weight_type.name if weight_type and weight_type.name in NUMBER_FORMATS else "auto"
     smaller = weight_type if kind == "auto" else None  # the script does not write it
     stored = sum(path.stat().st_size for path in source.glob("*.safetensors"))
-    check_target(target, stored + (smaller.size(stored, 16) if smaller else stored))
+    conversion.check_target(target, stored + (smaller.size(stored, 16) if smaller else stored))
     quantized = partial(quantize, kind=smaller) if smaller else None
     with step_progress() as show_step:
-        convert_with_script(source, target, kind, show_step, quantized)
+        conversion.convert_with_script(source, target, kind, show_step, quantized)
     return target
 
 
 def _convert_diffusion_gemma(source: Path, output: Path | None, weight_type: FileType | None) -> Path:
-    parts = read_parts(source, is_quantized=weight_type is not None)
+    parts = conversion.read_parts(source, is_quantized=weight_type is not None)
     kind = weight_type.name if weight_type else parts.embedding_type.name
     target = output or Path(f"{name_of(source).removesuffix('.gguf')}-{kind}.gguf")
     smaller = weight_type if weight_type and weight_type.name != parts.embedding_type.name else None
     quantized_bytes = smaller.size(parts.main_size, 8 * parts.embedding_type.block_bytes) if smaller else 0
-    check_target(target, parts.size + quantized_bytes)
+    conversion.check_target(target, parts.size + quantized_bytes)
     with progress_bar(target.name, parts.size + (parts.main_size if smaller else 0)) as advance:
         quantized = partial(quantize, kind=smaller, on_progress=advance) if smaller else None
-        write_model(parts, target, advance, quantized)
+        conversion.write_model(parts, target, advance, quantized)
     return target
 
 
