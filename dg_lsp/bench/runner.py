@@ -217,7 +217,6 @@ def run_machine(threads: int | None) -> dict[str, Any]:
 class RunHeader:
     """Everything that attempts must share to be counted together."""
 
-    dg_lsp_run: int = field(default=5, kw_only=True)  # version of the format
     command: str
     machine: Mapping[str, Any]  # see `run_machine`
     model: str

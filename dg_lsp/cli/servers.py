@@ -80,7 +80,7 @@ def _use_daemon(settings: Settings, overrides: Mapping[str, Any], use: DaemonUse
     if daemon_use == "never" or settings.is_remote or has_key or settings.privacy.is_incomplete:
         return
     endpoint = Endpoint.of_user()
-    if daemon_use == "auto" and not endpoint.all_versions():
+    if daemon_use == "auto" and not endpoint.records():
         return
     tree = _located(settings)
     if "name" in overrides.get("model", {}):
@@ -212,8 +212,7 @@ def stop() -> int:
     """Stop the daemon, also those of other versions. Editors go on with a new one, or with a model of their own."""
     configure({}, in_folder=False)
     endpoint = Endpoint.of_user()
-    versions = {endpoint.version, *(running.version for running in endpoint.all_versions())}
-    stopped = [_stop(Endpoint(endpoint.folder, version)) for version in sorted(versions)]
+    stopped = [_stop(Endpoint(endpoint.folder, version)) for version in {endpoint.version, *endpoint.records()}]
     print_line("stopped" if any(stopped) else "no daemon runs", err=True)
     return 0 if any(stopped) else 1
 
@@ -253,9 +252,9 @@ def status(as_json: Json = False) -> int:
     tree = {"running": facts is not None} | (facts or {})
     if facts is None and (record := endpoint.read()) is not None:
         tree |= {"crashed_process": record.pid, "log": str(endpoint.log)}
-    versions = {running.version for running in endpoint.all_versions()} - {endpoint.version}
+    versions = [version for version in endpoint.records() if version != endpoint.version]
     show = print_json if as_json else print_facts
-    show(tree | {"other_versions_running": sorted(versions)})
+    show(tree | {"other_versions_running": versions})
     return 1 if facts is None else 0
 
 

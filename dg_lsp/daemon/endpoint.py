@@ -79,11 +79,11 @@ class Endpoint:
             return cls(Path(runtime_folder) / "dg-lsp")
         return cls(data_folder().absolute() / "daemon")
 
-    def all_versions(self) -> "list[Endpoint]":
-        """The daemons of all versions that run or crashed."""
-        records = sorted(self.folder.glob("daemon-*.json")) if is_present(self.folder) else []
-        endpoints = [Endpoint(self.folder, path.stem.removeprefix("daemon-")) for path in records]
-        return [endpoint for endpoint in endpoints if endpoint.read() is not None]
+    def records(self) -> dict[str, DaemonRecord]:
+        """The records of the daemons that run or crashed, by their versions."""
+        paths = self.folder.glob("daemon-*.json") if is_present(self.folder) else ()
+        versions = sorted(path.stem.removeprefix("daemon-") for path in paths)
+        return {version: record for version in versions if (record := Endpoint(self.folder, version).read())}
 
     def prepare(self) -> None:
         """Creates the folder, readable by the user only; DaemonError if it cannot, or it belongs to another user."""

@@ -173,8 +173,8 @@ class Daemon:
         if self._is_stopping or self._threads or time.monotonic() - self._last_used <= self._idle_seconds:
             return self._is_stopping
         # a daemon of another version was started later: the user has updated dg-lsp
-        records = [endpoint.read() for endpoint in self._endpoint.all_versions()]
-        return self._exit_when_idle or any(record and record.started > self._record.started for record in records)
+        records = self._endpoint.records().values()
+        return self._exit_when_idle or any(record.started > self._record.started for record in records)
 
     def _accept(self, listener: socket.socket) -> None:
         try:

@@ -62,7 +62,7 @@ def test_a_record_that_is_not_valid_is_ignored(endpoint, content):
     assert endpoint.read() == RECORD
     endpoint.record_path.write_text(content, encoding="latin-1")
     assert endpoint.read() is None
-    assert endpoint.all_versions() == []
+    assert endpoint.records() == {}
 
 
 def test_the_folder_comes_from_the_environment(tmp_path):

@@ -85,4 +85,4 @@ def test_daemons_of_two_versions_serve_their_editors_side_by_side(shared):
     del shared.env["DG_TEST_VERSION"]
     assert shared.dg_lsp("daemon", "stop").stderr == "stopped\n"  # of all versions
     wait_until(lambda: shared.daemons() == [])
-    assert shared.endpoint.all_versions() == []
+    assert shared.endpoint.records() == {}
