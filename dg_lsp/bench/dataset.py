@@ -150,7 +150,7 @@ MIN_CHARS, MAX_CHARS, MAX_LINE = 400, 150_000, 300  # of a file; longer lines ar
 MAX_LINES = 10  # of a block
 MAX_FILES = 2000  # of a folder are read
 MAX_WEIGHT = 400  # lines of a file that count when files are chosen
-_TRIES = 50  # places that are looked at for each case
+_TRIES = 1000  # places that are looked at for one more case
 _WORD = re.compile(r"\w")
 
 
@@ -291,14 +291,15 @@ def cuts(
     """`num` test cases of all kinds in turn, from random places; fewer if the files have too few."""
     rng = random.Random(seed)
     num_cut = 0
+    num_tries = 0
     weights = [min(source.text.count("\n"), MAX_WEIGHT) for source in sources]
-    for _ in range(num * _TRIES):
-        if num_cut == num:
-            return
+    while num_cut < num and num_tries < _TRIES:
+        num_tries += 1
         [source] = rng.choices(sources, weights)
         case = cut(source, rng, KINDS[num_cut % len(KINDS)], by_grammar=by_grammar)
         if case and is_wanted(case):
             num_cut += 1
+            num_tries = 0
             yield case
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -67,6 +68,11 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
         assert (case.reference.count("\n") > 0) == (case.kind == "block")
         # a node of the grammar: its brackets are closed
         assert case.kind != "block" or case.reference.count("{") == case.reference.count("}")
+
+
+def test_a_number_that_the_files_do_not_have_takes_no_longer(dg_lsp, project):
+    outcome = dg_lsp("bench", "cut", project, "-o", "cases.jsonl", "--number", 10**9)
+    assert re.match(r"\d\d+ test cases of 2 files", outcome.out)
 
 
 @pytest.mark.parametrize(
