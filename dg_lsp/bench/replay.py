@@ -31,7 +31,7 @@ from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.remote_engine import RemoteEngine
 from dg_lsp.engine.request import FillRequest, FillResult
 from dg_lsp.engine.ttfue import AcceptedPart
-from dg_lsp.errors import RequestError, UsageError
+from dg_lsp.errors import RequestError
 
 _KEY = re.compile(r"(?:\r\n|\r|\n)[ \t]*|.", re.DOTALL)
 _WORD = re.compile(r"[^\S\r\n]*(?:\w+|[^\w\s]+)")
@@ -123,17 +123,6 @@ class TypingTask:
     head: str  # in the buffer before the first key, including the indentation of the first line
     text: str
     tail: str
-
-
-def typing_task(path: str, language: str, file: str, start: int, end: int) -> TypingTask:
-    """Whole lines of the text `file`, from the offset `start` to `end`; the first indentation is not typed.
-
-    Raises UsageError: the part is blank.
-    """
-    text = file[start:end].lstrip(" \t")
-    if not text.strip():
-        raise UsageError(f"{path} has nothing to type there: choose other lines")
-    return TypingTask(path, language, file[: end - len(text)], text, file[end:])
 
 
 # the replay

@@ -15,7 +15,7 @@ from dg_lsp.bench import metrics, runner
 from dg_lsp.bench import replay as simulation
 from dg_lsp.bench.dataset import TestCase, read_cases, read_sources, sample_cases, useful_cases, write_cases
 from dg_lsp.bench.next_edit import cases_of, cut_history, measure, summary, table
-from dg_lsp.bench.replay import TypingTask, typing_task
+from dg_lsp.bench.replay import TypingTask
 from dg_lsp.cli import INTERRUPTED, loading
 from dg_lsp.cli.loading import LoadedModel, open_engine
 from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, RunOptions, Sampler, Seed, configure
@@ -281,13 +281,20 @@ def _print_tables(tables: Iterable[metrics.Table]) -> None:
 
 
 def typing_tasks(files: Iterable[Path], region: str | None, settings: Settings) -> list[TypingTask]:
-    """The tasks of all files by the options of `bench replay`; the settings must exclude none of the files."""
+    """The tasks of all files by the options of `bench replay`; the indentation of their first lines is not typed.
+
+    Raises UsageError if nothing is left to type, InputFileError if the settings exclude a file.
+    """
     tasks = []
     for path in dict.fromkeys(files):
         file = SourceFile.read(path)
         loading.check_allowed(file, settings)
         location = parse_location(f"{path}:{region}", "FILE:FIRST-LAST") if region else Location(path, 0, 0, None)
-        tasks.append(typing_task(str(path), file.language, file.text, *file.span_of(location)))
+        start, end = file.span_of(location)
+        text = file.text[start:end].lstrip(" \t")
+        if not text.strip():
+            raise UsageError(f"{path} has nothing to type there: choose other lines")
+        tasks.append(TypingTask(str(path), file.language, file.text[: end - len(text)], text, file.text[end:]))
     return tasks
 
 

@@ -232,7 +232,7 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:
     start = time.perf_counter()
     processor_start = time.process_time()
     try:
-        engine = measured_engine(denoiser, settings)
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
     except BaseException:  # a server goes on: the memory of the model has to be free again
         denoiser.close()
         raise
@@ -247,11 +247,6 @@ def open_measured(settings: Settings) -> tuple[LoadedModel, LocalEngine]:
             note(f"{AUTO} selects {verdict.name}: {verdict.reason}")
             return open_measured(with_setting(settings, "model.name", verdict.name))
     return model, engine
-
-
-def measured_engine(denoiser: "LlamaDenoiser | TransformersDenoiser", settings: Settings) -> LocalEngine:
-    """An engine with the measured costs of its model."""
-    return LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
 
 
 def open_engine(settings: Settings) -> Engine:

@@ -27,7 +27,8 @@ from dg_lsp.backends.llamacpp.model import checked_header
 from dg_lsp.canvas.layout import Tokenizer
 from dg_lsp.cli.printing import note
 from dg_lsp.context.document import Snapshot
-from dg_lsp.engine.engine import Engine
+from dg_lsp.engine.decoder_selection import measure_costs
+from dg_lsp.engine.engine import Engine, LocalEngine
 from dg_lsp.engine.request import FillRequest, FillResult, Priority
 from dg_lsp.errors import DgLspError, ModelError, RequestError
 from dg_lsp.gguf import map_file_errors
@@ -187,13 +188,14 @@ def _limit_process(seconds: float) -> None:
 
 
 def _open_and_fill(path: Path, model: dict[str, Any]) -> None:
-    from dg_lsp.cli.loading import load_file, measured_engine, open_denoiser  # which imports this module
+    from dg_lsp.cli.loading import load_file, open_denoiser  # which imports this module
 
     settings: Settings = Settings(model=ModelSettings(**model))
     denoiser = open_denoiser(load_file(path, settings, check_tensors=True), settings.model)
     _test_tokenizer(denoiser.tokenizer)
     with contextlib.suppress(RequestError):  # a context that is too short for the line
-        trial_fill(measured_engine(denoiser, settings), _FILL_SECONDS)
+        engine = LocalEngine(denoiser, denoiser.tokenizer, settings.completion, measure_costs(denoiser))
+        trial_fill(engine, _FILL_SECONDS)
 
 
 def _test_tokenizer(tokenizer: Tokenizer) -> None:
