@@ -220,11 +220,8 @@ def test_nothing_is_built_without_need(dg_lsp, built):
     assert not built.calls
 
 
-def test_the_installed_library_is_tested_in_a_child_process():
-    assert models.supports_bidirectional() is False
-
-
-def test_a_library_that_cannot_be_loaded_is_reported(tmp_path):
+def test_a_library_is_tested_in_a_child_process_and_one_that_cannot_be_loaded_is_reported(tmp_path):
+    assert models.supports_bidirectional() is False, "of the installed one"
     installed = runtime.installed_library()
     (tmp_path / runtime.OVERLAY_LIBRARY).write_text("no library")
     Runtime(tmp_path, str(installed.library), installed.digest()).write()
