@@ -3,6 +3,7 @@
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from shared_daemon import TIMEOUT, serving, wait_until
@@ -74,15 +75,10 @@ def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint
 @pytest.fixture
 def sessions(monkeypatch):
     """What `dg-lsp lsp` requested from daemons; a model of its own is never opened."""
-    requested = []
-
-    def open_session(*arguments):
-        requested.append(arguments)
-        raise DaemonError("no daemon here")
-
+    open_session = Mock(side_effect=DaemonError("no daemon here"))
     monkeypatch.setattr(Endpoint, "open_session", open_session)
     monkeypatch.setattr(server, "serve_client", lambda *_: 0)
-    return requested
+    return open_session
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,7 @@ def test_when_lsp_uses_a_daemon(dg_lsp, sessions, endpoint, monkeypatch, argumen
         old.write(record_of(old))
     outcome = dg_lsp("lsp", *arguments)
     assert outcome.code == 0
-    assert len(sessions) == uses_daemon
+    assert sessions.call_count == uses_daemon
     assert outcome.err == ("dg-lsp: no daemon here; this editor gets a model of its own\n" if uses_daemon else "")
 
 
@@ -112,7 +108,7 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     user_settings("[model]\nthreads = 2\n")
     Path("dg-lsp.toml").write_text("[completion]\nmax_tokens = 3\n")  # the editor may open another folder
     dg_lsp("lsp", "--daemon", "start", "--model", "mine.gguf")
-    [(_, hello, command)] = sessions
+    hello, command = sessions.call_args.args
     assert hello["over"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["name"] == str(tmp_path / "mine.gguf")
     assert hello["settings"]["model"]["threads"] == 2
@@ -123,4 +119,4 @@ def test_lsp_sends_a_model_that_is_found_from_any_directory(dg_lsp, sessions, tm
     monkeypatch.chdir("gone")
     Path("../gone").rmdir()
     assert dg_lsp("lsp", "--daemon", "start").code == 0
-    assert sessions[1][1]["settings"]["model"]["name"] == "auto"
+    assert sessions.call_args.args[0]["settings"]["model"]["name"] == "auto"

@@ -12,9 +12,8 @@ from dg_lsp.system import GPU_VARIABLES
 
 @pytest.fixture
 def language_server(monkeypatch):
-    calls = []
-    monkeypatch.setattr(server, "serve_client", lambda *args: calls.append(args))
-    return calls
+    monkeypatch.setattr(server, "serve_client", serve := Mock(return_value=0))
+    return serve
 
 
 def test_on_a_terminal_the_server_reports_what_it_waits_for(dg_lsp, language_server, terminal):
@@ -29,7 +28,7 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:8013").code == 0
     monkeypatch.setenv("DG_LSP_TOKEN", "a long secret that nobody guesses")
     assert dg_lsp("lsp", "--tcp", "127.0.0.1:0").code == 0
-    given = [arguments[3:] for arguments in language_server]
+    given = [call.args[3:] for call in language_server.call_args_list]
     assert given == [(("127.0.0.1", 8013), ""), (("127.0.0.1", 0), "a long secret that nobody guesses")]
     assert "DG_LSP_TOKEN" not in os.environ
     monkeypatch.setenv("DG_LSP_TOKEN", "short")
@@ -47,7 +46,7 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
 )
 def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, message):
     assert message in dg_lsp("lsp", *arguments.split()).error(2)
-    assert not language_server
+    assert not language_server.called
 
 
 @pytest.fixture

@@ -26,15 +26,10 @@ def without_trials():
 
 @pytest.fixture
 def children(monkeypatch):
-    """The command lines of the children; they run."""
-    started, original = [], subprocess.run
-
-    def run(command, **options):
-        started.append(command)
-        return original(command, **options)
-
+    """Counts the children; they run."""
+    run = Mock(wraps=subprocess.run)
     monkeypatch.setattr(trial.subprocess, "run", run)
-    return started
+    return run
 
 
 @pytest.fixture
@@ -57,10 +52,10 @@ def test_a_file_is_tested_once_until_it_changes(dg_lsp, model, children):
     show(dg_lsp, "dg-mini")
     show(dg_lsp, model)
     show(dg_lsp, model)
-    assert len(children) == 1, "the bundled model needs no test"
+    assert children.call_count == 1, "the bundled model needs no test"
     tiny_masked.write(model, tiny_masked.make("qwen2", seed=1))
     show(dg_lsp, model)
-    assert len(children) == 2
+    assert children.call_count == 2
 
 
 def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, children):
@@ -68,7 +63,7 @@ def test_a_file_that_ends_its_process_is_refused_each_time(dg_lsp, model, childr
     for _ in range(2):
         message = show(dg_lsp, model, code=3).error(3)
         assert "Model.gguf ends its process (SIGABRT); it is damaged, or made to do harm" in message
-    assert len(children) == 2
+    assert children.call_count == 2
 
 
 def test_a_file_whose_test_the_system_ends_is_not_called_damaged(dg_lsp, model, monkeypatch):
