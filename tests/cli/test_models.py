@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+from unittest.mock import Mock
 
 import hub_server
 import presets
@@ -183,14 +184,13 @@ def test_a_test_fill_without_a_completion_is_a_warning(dg_lsp, monkeypatch, caps
 
 
 def test_pull_builds_the_llama_cpp_that_a_diffusiongemma_needs(dg_lsp, hub, monkeypatch):
-    built = []
     monkeypatch.setattr(models, "find_runtime", lambda: RuntimeSearch(None))
-    monkeypatch.setattr(models, "make_runtime", lambda: built.append("an overlay"))
+    monkeypatch.setattr(models, "make_runtime", build := Mock())
     monkeypatch.setattr(Pull, "_convert", lambda _: TINY.converted_path.write_bytes(WEIGHTS))
     preset = dataclasses.replace(TINY, family=find_family("diffusion-gemma"), needs_conversion=True)
     monkeypatch.setattr(registry, "PRESETS", (preset,))
     outcome = dg_lsp("models", "pull", "tiny")
     steps = [line for line in outcome.err.splitlines() if line.startswith("[")]
     assert steps == ["[1/4] download", "[2/4] convert", "[3/4] build", "[4/4] test"]
-    assert built == ["an overlay"]
+    build.assert_called_once_with()
     assert dg_lsp("models", "pull", "tiny").err == ""

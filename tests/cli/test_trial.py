@@ -92,16 +92,15 @@ def test_a_tokenizer_that_fails_beyond_ascii_is_refused(dg_lsp, folder):
 
 
 def test_a_checkpoint_is_tested_once_until_one_of_its_files_changes(dg_lsp, folder, monkeypatch):
-    tested = []
-    monkeypatch.setattr(trial, "_test_in_child", lambda path, *_: tested.append(path))
+    monkeypatch.setattr(trial, "_test_in_child", test := Mock())
     os.mkfifo(folder / "pipe.json")
     (folder / "loop.json").symlink_to("loop.json")
     assert {"checkpoint of 0.00 B weights in float32", "uniform", "instruct"} < {*show(dg_lsp, folder).facts.values()}
     show(dg_lsp, folder)
-    assert len(tested) == 1
+    assert test.call_count == 1
     os.utime(folder / "config.json")
     show(dg_lsp, folder)
-    assert len(tested) == 2
+    assert test.call_count == 2
 
 
 def test_weights_that_are_not_numbers_are_refused(dg_lsp, model):
