@@ -30,7 +30,7 @@ _BYTES_OF_WEIGHT = 34 / 32
 
 
 def ranked_models(machine: Machine) -> list[RankedModel]:
-    """The models that fit into memory and disk and whose licences need no agreement, best first; a bundled one fits.
+    """The models that fit into memory and disk and whose licences need no agreement, best first.
 
     Models that are here need no free disk.
     """
