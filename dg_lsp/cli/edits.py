@@ -57,6 +57,8 @@ def fill(
     candidates: Annotated[int, Option(min=1, max=8, metavar="N", help="Number of completions to generate.")] = 1,
 ) -> int:
     """Complete code at one position of a file, or fill its gaps. Without --write the file is not changed."""
+    if gaps and candidates > 1:
+        raise UsageError("--gaps takes the best fill of each gap: leave --candidates out")
     location = parse_location(position, "FILE[:FIRST-LAST]" if gaps else "FILE:LINE[:COL]")
     source = SourceFile.read(location.path)
     settings = run.configured(loading.configure_for(source, model.tree, file, as_json=run.as_json))

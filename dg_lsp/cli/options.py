@@ -128,8 +128,7 @@ class RunOptions:
             try:
                 table |= tomllib.loads(text)  # of a name that is given twice, the last value counts
             except tomllib.TOMLDecodeError as error:
-                problem = f"--sampler takes NAME=VALUE, for example canvas_length=32, not {text}"
-                raise UsageError(problem) from error
+                raise UsageError(f"--sampler takes NAME=VALUE, for example canvas_length=32, not {text}") from error
         if unknown := [name for name in table if name not in SAMPLER_NAMES]:
             raise UsageError(f"--sampler {unknown[0]}: the names are {', '.join(SAMPLER_NAMES)}")
         return parse_sampler("--sampler", table)

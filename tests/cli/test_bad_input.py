@@ -39,6 +39,7 @@ def folder(tmp_path):
         (["good.py:1-2"], "good.py:1-2: expected FILE:LINE[:COL]"),
         (["good.py:1:1", "--gaps"], "good.py:1:1: expected FILE[:FIRST-LAST]"),
         (["good.py", "--gaps"], "there is no gap"),
+        (["good.py", "--gaps", "--candidates", "2"], "--gaps takes the best fill of each gap: leave --candidates out"),
         (["good.py:9", "--gaps"], "no line 9"),
         (["good.py"], "good.py: expected FILE:LINE[:COL], for example samples/shapes.py:12"),
         (["a\nb.py:7"], "a\\nb.py has 1 line: there is no line 7"),
