@@ -174,7 +174,12 @@ def vscode(folder: Path) -> str:
 
         take(STEP_MS)
         for line, column in ((1, len("def scale(")), (2, len("if "))):
-            steps.rename(window, line, column)
+            window.to_line(line)
+            for _ in range(column):
+                window.press("ArrowRight", 39)
+            for _ in "width":
+                window.press("Delete", 46)
+            window.type("length")
             take(STEP_MS / 2)
         for line in (2, 3, 4):
             steps.until_shown(window, line)

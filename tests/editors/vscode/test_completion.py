@@ -18,9 +18,8 @@ def longest_word(words):
 '''
 
 
-def test_an_accepted_completion_is_saved_and_no_python_file_of_the_folder_is_executed(
-    open_window, take_picture, tmp_path
-):
+def test_an_accepted_completion_is_saved(open_window, take_picture, tmp_path):
+    """No Python file of the folder is executed meanwhile."""
     make_hostile(tmp_path / "project", tmp_path / "marks")
     window = open_window(WORDS)
     assert re.fullmatch(r"\S* ?dg-mini", window.status)
