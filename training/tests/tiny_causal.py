@@ -1,35 +1,36 @@
-"""Tiny random causal models of three architectures: in transformers, and as a GGUF file with a tokenizer."""
+"""Tiny random causal models of three architectures, as GGUF files with a tokenizer."""
 
 import json
 import random
+from dataclasses import replace
 
 import torch
-from gguf import MODEL_ARCH, get_tensor_name_map
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from dg_lsp import gguf
-from dg_training.network import NetworkConfig
-from dg_training.pretrained import ROPE_FACTORS, permuted, rotated_heads
+from dg_training.export import _tensors
+from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.tokenizer import PRE_TOKENIZERS, Kind, Vocabulary
 
-SIZES = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 64, "rope_theta": 500_000.0}
+QWEN2 = NetworkConfig(
+    width=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    hidden=96,
+    head_width=16,
+    num_tokens=900,
+    rope_theta=10_000.0,
+    norm_eps=1e-6,
+    architecture="qwen2",
+    is_tied=True,
+)
+LLAMA3_FACTORS = (1.0, 1.0, 1.5, 3.0, 8.0, 8.0, 8.0, 8.0)
 CONFIGS = {
-    "llama": lambda **ids: LlamaConfig(**SIZES, tie_word_embeddings=False, rope_parameters=LLAMA3, **ids),
-    "qwen2": lambda **ids: Qwen2Config(**SIZES, tie_word_embeddings=True, **ids),
-    "qwen3": lambda **ids: Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True, **ids),
+    "llama": replace(QWEN2, architecture="llama", is_tied=False, rope_theta=500_000.0, rope_factors=LLAMA3_FACTORS),
+    "qwen2": QWEN2,
+    "qwen3": replace(QWEN2, architecture="qwen3", head_width=32),
 }
-ARCHITECTURES = tuple(CONFIGS)
-START, END = "<|start|>", "<|endoftext|>"
 FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 
 
@@ -52,21 +53,20 @@ def train_tokenizer(texts, num_tokens, special_tokens, pre="qwen2"):
 
 
 def write(path, architecture, texts, licence="apache-2.0"):
-    """Writes a GGUF file; returns the model and its tokenizer."""
+    """Writes a GGUF file; returns the tokenizer."""
     rng = random.Random(5)
     words_of_no_corpus = ("".join(rng.choices("abcdefgh", k=rng.randrange(3, 9))) for _ in range(3000))
-    special = [END, START, *(FIM if architecture == "qwen2" else ())]
+    special = ["<|endoftext|>", "<|start|>", *(FIM if architecture == "qwen2" else ())]
     pre = "llama-bpe" if architecture == "llama" else "qwen2"
     tokenizer = train_tokenizer([*texts, " ".join(words_of_no_corpus)], 900, special, pre)
-    torch.manual_seed(3)
-    ids = {"eos_token_id": 0, "bos_token_id": 1, "pad_token_id": None}
-    hf_config = CONFIGS[architecture](vocab_size=tokenizer.get_vocab_size(), **ids)
-    model = AutoModelForCausalLM.from_config(hf_config, attn_implementation="eager").eval()
+    config = replace(CONFIGS[architecture], num_tokens=tokenizer.get_vocab_size())
+    network = DiffusionNetwork(config)
+    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))  # norms that are not ones, logits that are not flat
+        for name, weight in network.named_parameters():
+            # norms that are not ones, logits that are not flat
+            weight.copy_(0.1 * torch.randn(weight.shape, generator=generator) + ("norm" in name))
     start_id = 1 if architecture == "llama" else None
-    config = _network_config(model.config, architecture)
     values = {
         "general.architecture": gguf.text(architecture),
         "general.name": gguf.text("Tiny"),
@@ -78,8 +78,8 @@ def write(path, architecture, texts, licence="apache-2.0"):
     if licence:
         values["general.license"] = gguf.text(licence)
     with path.open("wb") as file:
-        gguf.write_gguf(file, values, list(_tensors(model, config)))
-    return model, tokenizer
+        gguf.write_gguf(file, values, list(_tensors(network, "F32")))
+    return tokenizer
 
 
 def vocabulary_of(tokenizer, num_special, pre="qwen2", start_id=None):
@@ -88,22 +88,6 @@ def vocabulary_of(tokenizer, num_special, pre="qwen2", start_id=None):
     kinds = [Kind.CONTROL] * num_special + [Kind.NORMAL] * (len(ids) - num_special)
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return Vocabulary(tuple(sorted(ids, key=ids.get)), tuple(kinds), tuple(map(tuple, merges)), pre, start_id, 0)
-
-
-def _network_config(c, architecture):
-    return NetworkConfig(
-        width=c.hidden_size,
-        layers=c.num_hidden_layers,
-        heads=c.num_attention_heads,
-        kv_heads=c.num_key_value_heads,
-        hidden=c.intermediate_size,
-        head_width=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
-        num_tokens=c.vocab_size,
-        rope_theta=c.rope_parameters["rope_theta"],
-        norm_eps=c.rms_norm_eps,
-        architecture=architecture,
-        is_tied=c.tie_word_embeddings,
-    )
 
 
 def shape_values(config, context_length):
@@ -122,15 +106,3 @@ def shape_values(config, context_length):
     values["attention.layer_norm_rms_epsilon"] = gguf.float32(config.norm_eps)
     values["rope.freq_base"] = gguf.float32(config.rope_theta)
     return {f"{config.architecture}.{name}": value for name, value in values.items()}
-
-
-def _tensors(model, config):
-    names = get_tensor_name_map(MODEL_ARCH[config.architecture.upper()], config.layers)
-    for hf_name, weight in model.state_dict().items():
-        if hf_name != "lm_head.weight" or not config.is_tied:
-            name = names.get_name(hf_name, (".weight", ".bias"))
-            heads = rotated_heads(name, config)
-            yield gguf.vector(name, permuted(weight.numpy(), heads, to_neox=False) if heads else weight.numpy())
-    if config.architecture == "llama":
-        plain = config.rope_theta ** -(torch.arange(0, config.head_width, 2).float() / config.head_width)
-        yield gguf.vector(ROPE_FACTORS, (plain / model.model.rotary_emb.inv_freq).numpy())
