@@ -52,11 +52,12 @@ class Client:
             self.reader.start()
 
     def _read(self, source):
-        while header := source.readline().strip(END_OF_SESSION):
-            length = int(header.split(b":")[1])
-            while source.readline().strip():
-                pass
-            self.messages.append(json.loads(source.read(length)))
+        with suppress(ConnectionError):  # a server that closes does not read what is on its way
+            while header := source.readline().strip(END_OF_SESSION):
+                length = int(header.split(b":")[1])
+                while source.readline().strip():
+                    pass
+                self.messages.append(json.loads(source.read(length)))
         self.has_ended = True
 
     # sending

@@ -123,6 +123,14 @@ class Client:
             message = values.damaged_message(message, rng)
         return self._send(message)
 
+    def probe(self):
+        """Id and body of a request of an unknown method: its answer shows that all messages before it were handled."""
+        message = {"jsonrpc": "2.0", "id": f"p{self._id()}", "method": "soak/probe"}
+        last = self.last
+        body = self._send(message)
+        self.last = last
+        return message["id"], body
+
     def end(self):
         """The bodies of the messages that end the session, in order."""
         yield self._send({"jsonrpc": "2.0", "id": "end", "method": "shutdown"})

@@ -1,22 +1,22 @@
 """Fuzzed messages and edits against an independent model of every document.
 
-A server in this process receives frames that are split, joined and broken, and its texts are compared after each edit.
-Then server processes are tested: one whose completions are the text that its model saw, and three sessions at a time of
-a daemon with this model.
+A server in a thread of this process receives frames that are split, joined and broken, and its texts are compared after
+each batch of messages. Then server processes are tested: one whose completions are the text that its model saw, and
+three sessions at a time of a daemon with this model.
 """
 
-import asyncio
 import json
+import math
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
 
 import language_client
 import psutil
@@ -24,7 +24,6 @@ from e2e.conftest import Launcher
 from e2e.scripted_server import open_echo
 from shared_daemon import SCRIPTED, Shared, wait_until
 
-from dg_lsp.engine.scheduler import Scheduler
 from dg_lsp.server.app import create_server
 from dg_lsp.settings import Settings
 from soak.lsp_client import AT_END, Client
@@ -35,7 +34,7 @@ SHARED = [*SCRIPTED, "echo", "lsp", "--daemon", "start"]
 PATIENCE = 300
 """Seconds after which an answer is lost."""
 LONGEST_CONNECTION = 200
-"""Batches of messages of a connection in this process."""
+"""Batches of messages of a session in this process."""
 NUM_BROKEN, NUM_SESSIONS = 2, 3
 """Processes that receive broken frames, and sessions of a daemon."""
 REFUSED = (
@@ -61,7 +60,7 @@ def campaign(figures, folder, seed):
     methods = sorted(known - {*AT_END, "initialized"})
     parts = {
         "in this process": (0.8, _in_process),
-        "echo": (0.13, partial(_process, ECHO)),
+        "echo": (0.13, _echo),
         "daemon": (0.07, _daemon),
     }
     for part, (share, send) in parts.items():
@@ -95,127 +94,73 @@ def broken(rng):
     return b"Content-Length: %d\r\n\r\n" % length + 3 * message
 
 
-def _batch(client, rng, figures, most):
-    """The bodies of the next messages."""
-    bodies = [client.message() for _ in range(1 if client.state == "new" else rng.randint(1, most))]
-    figures.add("messages", number=len(bodies))
-    return bodies
+class Server:
+    """What the campaign does with the client of a server, in a thread or in a process."""
 
+    def send(self, data):
+        with suppress(ConnectionError):  # `deliver` notices the end
+            self.send_bytes(data)
 
-# a server in this process
+    def deliver(self, client, happened):
+        """Passes on what arrives until something has happened; False if the server ended or takes too long."""
+        end = time.monotonic() + PATIENCE
+        while not happened():
+            has_ended = self.has_ended
+            if self.messages:
+                client.receive(self.messages.pop(0))
+            elif has_ended:
+                return False
+            elif time.monotonic() > end:
+                self.abort()
+                return False
+            else:
+                time.sleep(0.0002)
+        return True
 
-
-class Inbox:
-    """The writer of a server in this process: its messages in the order of sending."""
-
-    def __init__(self):
-        self._bodies = []
-        self.transport = Mock()
-        self.drain = AsyncMock()
-
-    def write(self, data):
-        self._bodies.append(data.partition(b"\r\n\r\n")[2])
-
-    def deliver(self, client, *, has_nameless=True):
-        """Passes them to the client; without those answers that have no id if there are none that count."""
-        bodies, self._bodies = self._bodies, []
-        for message in map(json.loads, bodies):
-            if has_nameless or "method" in message or message["id"] is not None:
-                client.receive(message)
-
-
-def _in_process(new_client, rng, figures, has_ended, _folder):
-    endings = [None, *BREAKS]
-    while endings or not has_ended():
-        ending = endings.pop() if endings else rng.choice((None, broken(rng)))
-        asyncio.run(_connection(new_client(rng), ending, rng, figures, has_ended))
-
-
-async def _connection(client, ending, rng, figures, has_ended):
-    """One connection, which ends with a broken frame, or without one as clients end it."""
-    report = partial(figures.add, "unexpected")
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: report(f"in the loop: {context}"))
-    server = create_server(partial(Scheduler, open_echo), Settings())
-    inbox = Inbox()
-    reader = asyncio.StreamReader()
-    feeding = asyncio.ensure_future(_feed(server, inbox, reader, client, ending, rng, figures, has_ended))
-    try:
-        code = await server.serve(nullcontext((reader, inbox, b"")))
-    except Exception as error:  # noqa: BLE001  (it ends the process)
-        figures.add("crashes", f"{error!r} after {client.last}")
-        return
-    if not feeding.cancelled():
-        feeding.result()  # raises an error of this campaign
-    is_broken = client.state == "broken"
-    if code != is_broken or client.state not in ("broken", "ending"):
-        figures.add("crashes", f"the connection ended early, or with {code}; {client.last}")
-    if is_broken:  # a body of the wrong length may have been answered
-        client.nameless.clear()
-    inbox.deliver(client, has_nameless=not is_broken)
-    client.finish()
-
-
-async def _feed(server, inbox, reader, client, ending, rng, figures, has_ended):
-    feed = partial(_feed_all, inbox, reader, client, rng, figures)
-    for _ in range(rng.randint(1, LONGEST_CONNECTION)):
-        if has_ended() and client.state != "new":
-            break
+    def exchange(self, client, rng, figures, most):
+        """Sends up to `most` messages, and checks the server once all of them were handled; False if it ended."""
+        bodies = []
         touched = set()
-        for body in _batch(client, rng, figures, rng.choice((1, 1, 1, 8))):
+        for _ in range(1 if client.state == "new" else rng.randint(1, most)):
+            bodies.append(client.message())
             touched |= client.touched
-            await feed([body])
+        figures.add("messages", number=len(bodies))
+        probe, body = client.probe()
+        for piece in frames([*bodies, body], rng):
+            self.send(piece)
+        is_alive = self.deliver(client, lambda: probe not in client.pending)
+        self.check(client, figures, touched)
+        return is_alive
+
+
+class Thread(Server, language_client.ThreadClient):
+    """A server in a thread of this process."""
+
+    def check(self, client, figures, touched):
+        """Compares texts with the model's; closed documents are closed. A text that differs is counted once."""
+        documents = self._server.documents
         for uri in touched:
-            _compare(server, client, figures, uri)
-        if rng.random() < 0.1:
-            await _wait(client.is_idle, inbox, client, figures)
-    await _wait(client.is_idle, inbox, client, figures)
-    if ending is None and client.state == "running":
-        await feed([*client.end()])
-        return
-    client.state = "broken"
-    reader.feed_data(ending or b"")
-    if ending in REFUSED:
-        await asyncio.sleep(PATIENCE)  # the server ends meanwhile, and cancels this
-        figures.add("unexpected", f"the connection goes on after {ending[:60]}")
-    reader.feed_eof()
+            expected, document = client.documents.get(uri), documents.get(uri)
+            figures.add("edits")
+            expected = expected and (expected.text, expected.version, expected.language, expected.notebook)
+            if expected != (document and (document.lines.text, document.version, document.language, document.notebook)):
+                figures.add("lost", f"an edit of {uri}: {client.last}")
+                client.documents.pop(uri, None)
+                documents.close(uri)
+
+    def abort(self):
+        self.errors.append(f"no answer in {PATIENCE} s")
+
+    def end_input(self):
+        """Returns the exit code."""
+        with suppress(OSError):  # the server has closed it
+            self.connection.shutdown(socket.SHUT_WR)
+        self.reader.join(PATIENCE)
+        self._thread.join(PATIENCE)
+        return self.code
 
 
-async def _feed_all(inbox, reader, client, rng, figures, bodies):
-    """Feeds messages until all of them were read."""
-    for piece in frames(bodies, rng):
-        reader.feed_data(piece)
-        await asyncio.sleep(0)
-    # no answer shows that the last message, which may be a notification, was read
-    await _wait(lambda: not reader._buffer, inbox, client, figures)
-    await asyncio.sleep(0)
-    inbox.deliver(client)
-
-
-async def _wait(happened, inbox, client, figures):
-    """Delivers answers until something has happened; counts an answer that takes too long."""
-    end = time.monotonic() + PATIENCE
-    while not happened() and time.monotonic() < end:
-        await asyncio.sleep(0.0002)
-        inbox.deliver(client)
-    if not happened():
-        figures.add("lost", f"no answer in {PATIENCE} s: {[*client.pending.values()][:3]}")
-
-
-def _compare(server, client, figures, uri):
-    """The server's text is the model's, and closed documents are closed. A text that differs is counted once."""
-    expected, document = client.documents.get(uri), server.documents.get(uri)
-    figures.add("edits")
-    expected = expected and (expected.text, expected.version, expected.language, expected.notebook)
-    if expected != (document and (document.lines.text, document.version, document.language, document.notebook)):
-        figures.add("lost", f"an edit of {uri}: {client.last}")
-        client.documents.pop(uri, None)
-        server.documents.close(uri)
-
-
-# server processes
-
-
-class Process(language_client.Client):
+class Process(Server, language_client.Client):
     """A server process."""
 
     def __init__(self, command, folder):
@@ -223,37 +168,17 @@ class Process(language_client.Client):
         environment |= {"DG_LSP_DATA_DIR": str(folder / "data"), "DG_LSP_DAEMON_DIR": str(folder / "daemon")}
         environment |= {"OMP_WAIT_POLICY": "passive"}
         super().__init__(command, environment, folder)
+        self._name = folder.name
         self._memory = psutil.Process(self.process.pid)
 
-    def send(self, data):
-        with suppress(ConnectionError):  # `deliver` notices the end
-            self.send_bytes(data)
-
-    @contextmanager
-    def limited(self):
-        """Aborts the process, which writes its stacks, if what is done inside takes longer than `PATIENCE`."""
-        timer = threading.Timer(PATIENCE, self.process.send_signal, [signal.SIGABRT])
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def deliver(self, client):
-        """Waits until all answers have arrived; False if the process ended."""
-        while not client.is_idle():
-            has_ended = self.has_ended
-            if self.messages:
-                client.receive(self.messages.pop(0))
-            elif has_ended:
-                return False
-            else:
-                time.sleep(0.0002)
-        return True
-
-    def sample(self, figures, name):
+    def check(self, _client, figures, _touched):
+        """Records the memory."""
         with suppress(psutil.Error):
-            figures.sample(self._memory.memory_info().rss, name)
+            figures.sample(self._memory.memory_info().rss, self._name)
+
+    def abort(self):
+        """Ends the process, which writes its stacks."""
+        self.process.send_signal(signal.SIGABRT)
 
     def end_input(self):
         """Returns the exit code."""
@@ -264,47 +189,64 @@ class Process(language_client.Client):
         return code
 
 
-@contextmanager
-def started(command, folder):
+# sessions
+
+
+def _session(server, client, rng, figures, has_ended, *, most, num_batches=math.inf, ending=None):
+    """Batches of up to `most` messages, and then those that end a session, or a broken frame in their place."""
+    is_alive = True
+    while is_alive and num_batches and (client.state == "new" or not has_ended()):
+        num_batches -= 1
+        is_alive = server.exchange(client, rng, figures, most)
+        if rng.random() < 0.1:
+            is_alive = is_alive and server.deliver(client, client.is_idle)
+    is_alive = is_alive and server.deliver(client, client.is_idle)
+    is_clean = ending is None and client.state == "running"
+    server.send(b"".join(frames([*client.end()], rng)) if is_clean else ending or b"")
+    if ending in REFUSED and not server.deliver(client, lambda: server.has_ended):
+        figures.add("unexpected", f"the connection goes on after {ending[:60]}")
+    code = server.end_input()
+    if not is_alive or code != (not is_clean) or "Traceback" in server.stderr:
+        figures.add("crashes", f"ended early or with {code}; {client.last}, {ending}; {server.stderr[-300:]}")
+    for message in server.messages:
+        if is_clean or "method" in message or message["id"] is not None:  # a body of the wrong length may be answered
+            client.receive(message)
+    if not is_clean:
+        client.nameless.clear()
+    client.finish()
+
+
+def _in_process(new_client, rng, figures, has_ended, _folder):
+    """Sessions of servers in threads, one after another; the first ones have each of the endings."""
+    endings = [None, *BREAKS]
+    while endings or not has_ended():
+        ending = endings.pop() if endings else rng.choice((None, broken(rng)))
+        server = Thread(open_echo, Settings())
+        num_batches = rng.randint(0, LONGEST_CONNECTION)
+        client = new_client(rng)
+        _session(server, client, rng, figures, has_ended, most=4, num_batches=num_batches, ending=ending)
+        for error in server.errors:
+            figures.add("unexpected", f"in the loop: {error}")
+        server.kill()
+
+
+def _process(command, new_client, rng, figures, has_ended, folder, ending=None):
+    """A session of a server process; with an `ending` it receives nothing else."""
     process = Process(command, folder)
+    num_batches = math.inf if ending is None else 0
     try:
-        yield process
+        client = new_client(rng)
+        _session(process, client, rng, figures, has_ended, most=60, num_batches=num_batches, ending=ending)
     finally:
         process.kill()
 
 
-def _process(command, new_client, rng, figures, has_ended, folder):
-    """One session of a server process, then fresh ones that get broken frames."""
-    _session(command, new_client, rng, figures, has_ended, folder)
+def _echo(new_client, rng, figures, has_ended, folder):
+    """One session, then fresh processes that get broken frames."""
+    _process(ECHO, new_client, rng, figures, has_ended, folder)
     for _ in range(NUM_BROKEN):
-        with started(command, folder) as process:
-            data = broken(rng)
-            figures.add("messages")
-            process.send(data)
-            code = process.end_input()
-            if code != 1 or "Traceback" in process.stderr:
-                figures.add("crashes", f"{folder.name} ended with {code} after {data[:60]}: {process.stderr[-300:]}")
-
-
-def _session(command, new_client, rng, figures, has_ended, folder):
-    with started(command, folder) as process:
-        client = new_client(rng)
-        is_alive = True
-        while is_alive and (client.state == "new" or not has_ended()):
-            with process.limited():
-                for piece in frames(_batch(client, rng, figures, 60), rng):
-                    process.send(piece)
-                is_alive = process.deliver(client)
-            process.sample(figures, folder.name)
-        if is_alive and client.state == "running":
-            process.send(b"".join(frames([*client.end()], rng)))
-            client.is_silent = False
-        code = process.end_input()
-        for message in process.messages:
-            client.receive(message)
-        if not is_alive or code != 0:
-            figures.add("crashes", f"{folder.name} ended with {code}: {process.stderr}")
-        client.finish()
+        figures.add("messages")
+        _process(ECHO, new_client, rng, figures, has_ended, folder, ending=broken(rng))
 
 
 def _daemon(new_client, rng, figures, has_ended, folder):
@@ -312,7 +254,7 @@ def _daemon(new_client, rng, figures, has_ended, folder):
     shared = Shared(Launcher(folder), folder / "daemon")
     sessions = [
         threading.Thread(
-            target=_session,
+            target=_process,
             args=(SHARED, new_client, random.Random(rng.getrandbits(64)), figures, has_ended, folder),
             daemon=True,
         )
