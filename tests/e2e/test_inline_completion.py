@@ -29,16 +29,6 @@ def test_an_unlikely_completion_is_shown_only_on_request_one_of_a_secret_never_a
     assert outcomes == [("nothing", "low-confidence"), ("shown", ""), ("ineligible", "excluded")]
 
 
-def test_the_rest_of_a_typed_completion_is_shown_without_the_model(session, steps):
-    client = session("slow", "f\n")
-    assert client.texts(0, 1) == ["ast"]
-    num_steps = len(steps())
-    for number, typed in enumerate("as", 1):
-        client.type(number + 1, 0, number, typed)
-        assert client.texts(0, number + 1) == ["ast"[number:]]
-    assert steps()[num_steps:].count("f") == 0
-
-
 def test_the_body_of_a_block_is_completed_after_its_first_line(session):
     client = session("fill", "def f(a):\n", env={"DG_TEST_FILL": "return a\n    # more"})
     [item] = client.items(client.complete(0, 9))
@@ -112,14 +102,3 @@ def test_cancelling_stops_the_model_within_one_step(session, steps):
     so_far = steps().count("s")
     assert len(client.texts(0, 1, uri=OTHER)) == 1
     assert so_far <= steps().count("s") <= so_far + 1
-
-
-def test_the_newest_request_of_a_document_wins(session, steps):
-    client = session("slow", "s\n")
-    stale = client.complete(0, 1)
-    client.wait_until(lambda: steps().count("s") >= 3)
-    client.change(2, {"text": "s\nf\n"})
-    fresh = client.complete(1, 1)
-    assert client.is_cancelled(stale)
-    assert len(client.items(fresh)) == 1
-    assert steps().count("s") < 64

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from hostile import executed, make_hostile, make_hostile_settings
 from installation import PYTHON
 
 SERVER = [PYTHON, "-m", "dg_lsp", "lsp", "--stdio"]
@@ -65,17 +64,3 @@ def test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted(editor)
     report = editor.health()
     assert "dg-mini" in report.split("server ")[0]
     assert "ERROR" not in report
-
-
-@pytest.mark.parametrize("kind", ["0.12", "0.11", "0.10"])
-def test_nothing_of_a_folder_of_traps_is_executed_or_obeyed(launch, tmp_path, kind):
-    editor = launch(kind, cmd=SERVER)
-    make_hostile(editor.directory, tmp_path / "marks")
-    make_hostile_settings(editor.directory, tmp_path / "marks")
-    editor.open(SAMPLE)
-    row = SAMPLE.splitlines().index("        self.size =")
-    editor.keys(f"{row + 1}GA name")
-    editor.rest()
-    assert "dg-mini" in editor.status
-    assert executed(tmp_path / "marks") == []
-    editor.close()

@@ -95,17 +95,6 @@ def test_the_server_learns_the_cursor_before_the_first_key(editor):
     editor.wait(lambda: place in [focus["position"] for focus in editor.received("textDocument/didFocus")])
 
 
-def test_typing_the_ghost_text_keeps_it_and_other_text_removes_it_at_once(editor):
-    editor.show("idef hello", HELLO)
-    editor.hold.touch()
-    for number in (1, 2):
-        editor.keys(HELLO[number - 1])
-        editor.wait_ghost(HELLO[number:])
-    editor.keys("#")
-    editor.wait(lambda: editor.lines == ["def hello(n#"])
-    assert editor.ghosts == []
-
-
 @pytest.mark.parametrize(("remove", "typed"), [("<Esc>", "Ao"), ("<C-]>", "o")], ids=["normal mode", "dismissed"])
 def test_removed_ghost_text_is_back_after_the_next_key(editor, remove, typed):
     editor.show("idef hell", "o" + HELLO)
