@@ -1,7 +1,6 @@
 """A real Chromium, driven over two pipes, without a driver or a port."""
 
 import base64
-import fcntl
 import json
 import os
 import select
@@ -40,12 +39,13 @@ os.dup2(reads, 3)
 os.dup2(writes, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
-"""The browser reads commands from descriptor 3 and writes to descriptor 4."""
+"""The browser reads commands from descriptor 3 and writes to descriptor 4. The pipe of the commands is opened first, so
+its end has the lower number and is moved before anything takes its place."""
 
 
 class Chromium:
     def __init__(self, path, folder):
-        (theirs_in, ours_out), (ours_in, theirs_out) = (_high(os.pipe()), _high(os.pipe()))
+        (theirs_in, ours_out), (ours_in, theirs_out) = (os.pipe(), os.pipe())
         command = [sys.executable, "-c", LAUNCHER, str(theirs_in), str(theirs_out), path]
         with (folder / "chromium.log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -142,14 +142,6 @@ class Chromium:
             self._rest += got
         message, self._rest = self._rest.split(b"\0", 1)
         return json.loads(message)
-
-
-def _high(pipe):
-    """The same pipe on other descriptors than 3 and 4."""
-    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pipe)
-    for end in pipe:
-        os.close(end)
-    return moved
 
 
 def is_browser(path):

@@ -295,11 +295,12 @@ def _prefill(denoiser: Denoiser, ids: npt.NDArray[np.int32], step: Callable[[], 
 def random_model(shape: Shape, device: Any, dtype: Any) -> Any:
     """A random `DiffusionGemmaForBlockDiffusion` on a device; encoder and decoder share their weights."""
     import torch
+    from accelerate import init_empty_weights
     from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
     config = DiffusionGemmaConfig(**shape.config())
     config._experts_implementation = "grouped_mm"
-    with _parameters_on_meta():
+    with init_empty_weights(include_buffers=False):  # modules compute their buffers
         model = DiffusionGemmaForBlockDiffusion(config)
     model.model.encoder.vision_tower = model.model.encoder.embed_vision = None
     model.tie_weights()
@@ -316,22 +317,6 @@ def random_model(shape: Shape, device: Any, dtype: Any) -> Any:
         for key, buffer in list(module._buffers.items()):
             module._buffers[key] = None if buffer is None else buffer.to(device)
     return model.eval()
-
-
-@contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Parameters of new modules have no memory; buffers are real, because modules compute them."""
-    from torch import nn
-
-    register = nn.Module.register_parameter
-
-    def on_meta(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
-        register(module, name, weight)
-        if weight is not None:
-            module._parameters[name] = nn.Parameter(weight.to("meta"), requires_grad=False)
-
-    with mock.patch.object(nn.Module, "register_parameter", on_meta):
-        yield
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ cancelled and answered requests, the latency of the answers, and the model time 
 
 import argparse
 import asyncio
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
@@ -101,7 +101,8 @@ def report(answers: Sequence[Answer], stats: object) -> None:
         f"{num_shown} with an item"
     )
     print(f"items that arrived after the next key: {num_late}")
-    print(f"latency p50 {statistics.median(times):.1f} ms, p95 {statistics.quantiles(times, n=20)[-1]:.1f} ms")
+    p50, p95 = np.percentile(times, [50, 95])
+    print(f"latency p50 {p50:.1f} ms, p95 {p95:.1f} ms")
     print(f"model time {model:.2f} s, {100 * stale / max(1e-9, model):.1f} % of it for stale requests")
     print(f"speculative model time {ahead:.2f} s")
 

@@ -3,6 +3,7 @@
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -10,7 +11,7 @@ from changed_runtime import needs_runtime
 from chatty import chatty
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
-from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, rewrites, shape, typing_svg
+from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, rewrites, shape, storm, typing_svg
 from dg_lsp.engine.engine import LocalEngine
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +119,13 @@ def test_steps_prefill_and_memory_are_measured_at_toy_size(capsys, part, tables)
 def test_without_time_no_prompt_is_measured(capsys):
     gpu.main(["transformers", "bfloat16", "--toy", "--minutes", "-1"])
     assert "Memory:" in capsys.readouterr().out
+
+
+def test_a_storm_of_which_only_the_last_request_is_answered_is_reported(capsys):
+    ends = [(0.1, True, False), (0.2, False, True)]
+    answers = [storm.Answer(0.0, arrived, is_cancelled, has_items) for arrived, is_cancelled, has_items in ends]
+    storm.report(answers, SimpleNamespace(modelSeconds=1.0, staleSeconds=0.5, speculationSeconds=0.0))
+    assert "latency p50 200.0 ms, p95 200.0 ms\nmodel time 1.00 s, 50.0 %" in capsys.readouterr().out
 
 
 def test_a_recording_of_typing_shows_every_moment_once(capsys, tmp_path):
