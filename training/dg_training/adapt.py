@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from dg_lsp.errors import InputFileError
 from dg_training.documents import sample_texts
@@ -22,7 +23,8 @@ from dg_training.train import AdaptOptions, Show, Trainer
 
 MAX_TOKENS = 65_536
 """Largest vocabulary: token ids are stored in 16 bits."""
-KEPT = "kept.npy"
+SOURCE_IDS = "source_ids"
+"""Key of a checkpoint: where the tokens of its vocabulary come from."""
 COUNTED_CHARS = 20_000_000  # of the corpus, by which the most frequent tokens are found
 CPU_ROWS = RowConfig(
     num_rows=3,
@@ -66,7 +68,7 @@ class Adaptation:
         self._path = checkpoint_path(root, name)
         if options.is_resumed and not self._path.exists():
             raise InputFileError(f"no run has written {self._path}: leave out --resume")
-        pruned = _vocabulary(source, root, self._path.with_name(KEPT), options)
+        self._pruned = pruned = _vocabulary(source, root, self._path, options)
         self.vocabulary = pruned.vocabulary
         self.facts = {
             "vocabulary": len(pruned.source_ids),
@@ -90,7 +92,9 @@ class Adaptation:
 
     def trainer(self) -> Trainer:
         """The trainer of the network."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         trainer = Trainer(self._path, self.rows, self.options, self.network)
+        trainer.facts[SOURCE_IDS] = torch.from_numpy(self._pruned.source_ids)
         trainer.progress = self.progress
         if self.options.is_resumed:
             trainer.resume()
@@ -127,7 +131,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
     """
     adaptation = Adaptation(checkpoint, root, out.stem, options)
     show(adaptation.facts)
-    if options.max_steps == 0:
+    if options.max_steps == 0 and not options.is_resumed:
         adaptation.export(out, adaptation.network, adaptation.progress)
         return
     trainer = adaptation.trainer()
@@ -135,20 +139,19 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
         trainer.run(show, on_save=lambda: adaptation.export(out, trainer.average, trainer.progress))
 
 
-def _vocabulary(source: Pretrained, root: Path, kept: Path, options: AdaptOptions) -> PrunedVocabulary:
-    """The tokens that the corpus uses most; `kept` has the source's ids of those of a run that is resumed.
+def _vocabulary(source: Pretrained, root: Path, checkpoint: Path, options: AdaptOptions) -> PrunedVocabulary:
+    """The tokens that the corpus uses most, or those of a run that is resumed.
 
     A vocabulary that begins with our special tokens was pruned before, and is kept.
     """
     tokens = source.vocabulary.tokens
     if tokens[: len(SPECIAL_TOKENS)] == SPECIAL_TOKENS:
-        pruned = PrunedVocabulary(source.vocabulary, np.arange(len(tokens)))
-    elif options.is_resumed:
-        pruned = restrict(source.vocabulary, np.load(kept)[len(SPECIAL_TOKENS) :].tolist())
-    else:
-        texts = sample_texts(read_texts(root / "train.jsonl.xz"), COUNTED_CHARS)
-        counts = count_tokens(source.vocabulary.tokenizer(), texts)
-        pruned = prune(source.vocabulary, counts, min(options.num_tokens, MAX_TOKENS))
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    np.save(kept, pruned.source_ids)
-    return pruned
+        return PrunedVocabulary(source.vocabulary, np.arange(len(tokens)))
+    if options.is_resumed:
+        saved = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        if SOURCE_IDS not in saved:
+            raise InputFileError(f"{checkpoint} is of an earlier version of this program: leave out --resume")
+        return restrict(source.vocabulary, saved[SOURCE_IDS][len(SPECIAL_TOKENS) :].tolist())
+    texts = sample_texts(read_texts(root / "train.jsonl.xz"), COUNTED_CHARS)
+    counts = count_tokens(source.vocabulary.tokenizer(), texts)
+    return prune(source.vocabulary, counts, min(options.num_tokens, MAX_TOKENS))

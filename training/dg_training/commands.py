@@ -75,7 +75,7 @@ def adapt(
     root: Root,
     out: Annotated[Path, typer.Option(help="The GGUF to write; a model card is written beside it.")],
     minutes: Annotated[float, typer.Option(help="Planned length; the learning rate falls to zero.")] = 60,
-    steps: Annotated[int | None, typer.Option(help="At most so many steps; 0: prune and export only.")] = None,
+    steps: Annotated[int | None, typer.Option(help="At most so many steps; 0: export only.")] = None,
     tokens: Annotated[int, typer.Option(help="Size of the pruned vocabulary.", min=512, max=65_536)] = 32_768,
     rate: Annotated[float, typer.Option(help="Largest learning rate.")] = 2e-4,
     causal: Causal = False,

@@ -39,30 +39,6 @@ NAME = "gpu"
 RESERVE = 25.0  # seconds of a command for the last checkpoint and export
 
 
-class RunLog:
-    """Lines of JSON with the seconds since the start, printed and written to the disk of the run and to `out`."""
-
-    def __init__(self, kept: Path, out: Path) -> None:
-        self._started = time.monotonic()
-        self._kept = kept
-        self._out = out
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        out.mkdir(parents=True, exist_ok=True)
-
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        """Add a line."""
-        text = json.dumps({"at": round(self.seconds, 1), **line})
-        print(text, flush=True)
-        with self._kept.open("a") as file:
-            file.write(text + "\n")
-        shutil.copyfile(self._kept, self._out / LOG)
-
-    @property
-    def seconds(self) -> float:
-        """Since the start."""
-        return time.monotonic() - self._started
-
-
 @app.command()
 def run(
     root: Root,
@@ -84,9 +60,17 @@ def run(
     """Unpack and train; the state of the run stays in the work folder, exports go to `out`.
 
     With a checkpoint in the work folder the run goes on from that. The slices that are missing of the newest export are
-    sent at the end.
+    sent at the end. Reports are lines of JSON with the seconds since the start, printed and in a file in `out`.
     """
-    log = RunLog(root / LOG, out)
+    started = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+
+    def log(line: Mapping[str, Any]) -> None:
+        text = json.dumps({"at": round(time.monotonic() - started, 1), **line})
+        print(text, flush=True)
+        with (out / LOG).open("a") as file:
+            print(text, file=file)
+
     has_state = checkpoint_path(root, NAME).exists()
     options = AdaptOptions(
         minutes=minutes,
@@ -111,13 +95,13 @@ def run(
         log({"do": "train", "from": "checkpoint" if has_state else str(start), **place, **adaptation.facts})
 
         def export() -> None:
-            began = log.seconds
+            began = time.monotonic()
             folder = _export(root, adaptation, trainer, int(size * MIB))
-            log({"do": "exported", "to": folder.name, "took": round(log.seconds - began, 1)})
+            log({"do": "exported", "to": folder.name, "took": round(time.monotonic() - began, 1)})
             send(root, out, int(most * MIB))
 
         with trainer.stopped_by_signal():
-            left = part * 60 - log.seconds - min(RESERVE, part * 15)
+            left = part * 60 - (time.monotonic() - started) - min(RESERVE, part * 15)
             trainer.run(log, minutes=max(left, 1.0) / 60, on_save=export)
         is_complete = trainer.progress.seconds >= minutes * 60
         log({"do": "end", "is_stopped": trainer.is_stopped, "is_complete": is_complete})

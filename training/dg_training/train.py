@@ -43,7 +43,7 @@ class AdaptOptions:
     """How a model is adapted."""
 
     minutes: float = 60.0  # planned
-    max_steps: int | None = None  # 0: prune and export only
+    max_steps: int | None = None  # 0: export only
     num_tokens: int = 32_768  # of the pruned vocabulary
     learning_rate: float = 2e-4
     is_causal: bool = False  # no canvases; otherwise half of the steps have canvases, which double the cost of a step
@@ -100,6 +100,8 @@ class Trainer:
         if options.is_causal:
             self.validation = list(map(without_canvases, self.validation))
         self.dtype = fastest_dtype(network.config, self.device)
+        self.facts: dict[str, Tensor] = {}
+        """Further values of each checkpoint, by their keys."""
         self.recent: list[dict[str, Tensor]] = []
         self.is_stopped = False
 
@@ -133,6 +135,7 @@ class Trainer:
             "optimizer": _halved(self.optimizer.state_dict()),
             "progress": asdict(self.progress),
             "noise": self.generator.get_state(),
+            **self.facts,
         }
         with replacement(self.path) as new:
             torch.save(content, new)
@@ -154,7 +157,7 @@ class Trainer:
         before = progress.seconds
         started = time.monotonic()
         until = min(planned, before + minutes * 60) if minutes else planned
-        last_step = progress.step + options.max_steps if options.max_steps else None
+        last_step = None if options.max_steps is None else progress.step + options.max_steps
         next_save = before + options.checkpoint_minutes * 60
         reported = started
         num_processes = GPU_LOADERS if self.device.type == "cuda" else 0

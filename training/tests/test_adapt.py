@@ -195,7 +195,11 @@ def test_a_run_goes_on_from_its_checkpoint(toy, tmp_path):
     for is_resumed in (False, True):
         options = adaptation.replace(OPTIONS, max_steps=5, is_resumed=is_resumed)
         adapt(source, toy.root, tmp_path / "resumed.gguf", options, reports.append)
+        small = adaptation.replace(OPTIONS, max_steps=0, num_tokens=512)
+        adapt(source, toy.root, tmp_path / "resumed.gguf", small, silent)  # leaves the run as it is
     assert [report["step"] for report in reports if "tokens_per_second" in report] == [5, 10]
+    adapt(source, toy.root, tmp_path / "resumed.gguf", adaptation.replace(options, max_steps=0), silent)
+    assert read_pretrained(tmp_path / "resumed.gguf").progress.step == 10
     adapt(source, toy.root, tmp_path / "other.gguf", adaptation.replace(OPTIONS, max_steps=0), silent)
     with pytest.raises(InputFileError, match="leave out --resume"):  # no checkpoint was written
         adapt(source, toy.root, tmp_path / "other.gguf", options, silent)
