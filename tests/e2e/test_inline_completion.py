@@ -29,16 +29,6 @@ def test_an_unlikely_completion_is_shown_only_on_request_one_of_a_secret_never_a
     assert outcomes == [("nothing", "low-confidence"), ("shown", ""), ("ineligible", "excluded")]
 
 
-def test_the_body_of_a_block_is_completed_after_its_first_line(session):
-    client = session("fill", "def f(a):\n", env={"DG_TEST_FILL": "return a\n    # more"})
-    [item] = client.items(client.complete(0, 9))
-    assert item["insertText"].startswith("\n    return a")
-    position = {"line": 0, "character": 9}
-    assert item["range"] == {"start": position, "end": position}
-    client.type(2, 0, 9, "\n    re")
-    assert client.texts(1, 6) == [item["insertText"].removeprefix("\n    re")]
-
-
 def test_with_a_manual_trigger_only_what_was_requested_is_completed(session):
     client = session("fill", "x = \n", env={"DG_TEST_FILL": "total"}, completion={"trigger": "manual"})
     assert client.texts(0, 4) == []
