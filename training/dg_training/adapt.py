@@ -80,7 +80,7 @@ class Adaptation:
             root,
             self.vocabulary.tokenizer(),
             replace(
-                options.rows or (GPU_ROWS if options.device.startswith("cuda") else CPU_ROWS),
+                GPU_ROWS if options.device.startswith("cuda") else CPU_ROWS,
                 start_ids=() if source.vocabulary.start_id is None else (END_OF_TEXT,),
             ),
         )

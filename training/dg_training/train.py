@@ -23,7 +23,7 @@ from dg_training.iq4_nl import RoundedWeights, round_matrices
 from dg_training.network import DiffusionNetwork, NetworkConfig
 from dg_training.objective import Objective, mean_losses, to_tensors, validate, validation_batches, without_canvases
 from dg_training.pretrained import TrainingProgress
-from dg_training.rows import RowConfig, RowSource
+from dg_training.rows import RowSource
 
 VALIDATION_TOKENS = 16_384  # so that a validation takes less than 3 % of the time between two checkpoints
 REPORT_STEPS = 20
@@ -54,7 +54,6 @@ class AdaptOptions:
     checkpoint_minutes: float = 15.0
     is_resumed: bool = False  # from the state of the run
     is_continued: bool = False  # the checkpoint is of this run, and so is its place in the planned time
-    rows: RowConfig | None = None
 
 
 def build_optimizer(network: nn.Module, rate: float) -> torch.optim.AdamW:

@@ -43,12 +43,21 @@ from dg_training.train import AdaptOptions
 
 CPU = ModelSettings(threads=1, gpu_layers=0)
 ROWS = RowConfig(num_rows=4, num_clean=96, num_noisy=64, max_middle=24, canvas_lengths=(8,), canvas_shares=(1.0,))
-OPTIONS = AdaptOptions(minutes=60.0, num_tokens=640, learning_rate=2e-3, file_type="F32", rows=ROWS)
+OPTIONS = AdaptOptions(minutes=60.0, num_tokens=640, learning_rate=2e-3, file_type="F32")
 NUM_SPECIAL = len(SPECIAL_TOKENS)
 
 
 def silent(_report):
     pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_runs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adaptation, "CPU_ROWS", ROWS)
+        patch.setattr(train, "REPORT_STEPS", 5)
+        patch.setattr(train, "VALIDATION_TOKENS", 1)
+        yield
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -159,13 +168,6 @@ def test_the_first_guess_of_a_canvas_is_the_causal_model_s_own(source, exported)
     assert prediction.confidence[0] == pytest.approx(causal.confidence[0], abs=1e-4)
 
 
-@pytest.fixture
-def short_reports(monkeypatch):
-    monkeypatch.setattr(train, "REPORT_STEPS", 5)
-    monkeypatch.setattr(train, "VALIDATION_TOKENS", 1)
-
-
-@pytest.mark.usefixtures("short_reports")
 def test_training_lowers_the_losses_and_the_file_fills(source, toy):
     reports = []
     path = toy.root / f"{source.architecture}-trained.gguf"
@@ -187,7 +189,6 @@ def test_training_lowers_the_losses_and_the_file_fills(source, toy):
             assert engine.fill(request, deadline=float("inf")).steps > 0
 
 
-@pytest.mark.usefixtures("short_reports")
 def test_a_run_goes_on_from_its_checkpoint(toy, tmp_path):
     source = tmp_path / "source.gguf"
     write(source, "qwen3", toy.texts[:20])
