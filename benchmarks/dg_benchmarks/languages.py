@@ -226,6 +226,9 @@ def main() -> None:
             print(f"| {language_id} | not fetched: {error}")
             continue
         sources = sources if options.half is None else sources[options.half :: 2]
+        if not sources:
+            print(f"| {language_id} | no files")
+            continue
         cells = measure(language_id, sources, options.middles, options.seed, options.show)
         print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -11,7 +11,7 @@ from changed_runtime import needs_runtime
 from chatty import chatty
 from scripted import MASK_SPEC, ScriptedDenoiser, engine_for
 
-from dg_benchmarks import bugs, gpu, instructions, next_edit_svg, rewrites, shape, storm, typing_svg
+from dg_benchmarks import bugs, gpu, instructions, languages, next_edit_svg, rewrites, shape, storm, typing_svg
 from dg_lsp.engine.engine import LocalEngine
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +126,12 @@ def test_a_storm_of_which_only_the_last_request_is_answered_is_reported(capsys):
     answers = [storm.Answer(0.0, arrived, is_cancelled, has_items) for arrived, is_cancelled, has_items in ends]
     storm.report(answers, SimpleNamespace(modelSeconds=1.0, staleSeconds=0.5, speculationSeconds=0.0))
     assert "latency p50 200.0 ms, p95 200.0 ms\nmodel time 1.00 s, 50.0 %" in capsys.readouterr().out
+
+
+def test_a_language_without_files_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), "--languages", "go", "--folder", f"go={tmp_path}"])
+    languages.main()
+    assert capsys.readouterr().out.endswith("|\n| go | no files\n")
 
 
 def test_a_recording_of_typing_shows_every_moment_once(capsys, tmp_path):
