@@ -130,6 +130,7 @@ def adapt(checkpoint: Path, root: Path, out: Path, options: AdaptOptions, show: 
     The file is written with each checkpoint of the run; SIGTERM ends the run after its current step.
     """
     adaptation = Adaptation(checkpoint, root, out.stem, options)
+    out.parent.mkdir(parents=True, exist_ok=True)
     show(adaptation.facts)
     if options.max_steps == 0 and not options.is_resumed:
         adaptation.export(out, adaptation.network, adaptation.progress)

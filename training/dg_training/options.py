@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import torch
 import typer
 
+from dg_lsp.errors import UsageError
+
 DEFAULT_ROOT = Path.home() / ".cache" / "dg-lsp" / "training"
 
 Root = Annotated[
@@ -21,5 +23,7 @@ FileType = Annotated[
 
 
 def device_of(name: str) -> str:
-    """The device of the option."""
+    """The device of the option; UsageError for a GPU where there is none."""
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("torch finds no GPU: leave out --device")
     return name or ("cuda" if torch.cuda.is_available() else "cpu")

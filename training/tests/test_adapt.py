@@ -70,7 +70,7 @@ def source(request, toy, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(source, toy):
     """The file before any training, and its pruned vocabulary."""
-    path = toy.root / f"{source.architecture}-0.gguf"
+    path = toy.root / "new folder" / f"{source.architecture}-0.gguf"
     adapt(source.path, toy.root, path, adaptation.replace(OPTIONS, max_steps=0), silent)
     pretrained = read_pretrained(source.path)
     texts = (file.text for file in adaptation.read_texts(toy.root / "train.jsonl.xz"))

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_causal import write
 from typer.testing import CliRunner
 
@@ -138,8 +139,16 @@ def test_a_missing_dependency_is_named_in_one_line(monkeypatch, capsys):
     assert capsys.readouterr() == ("", message)
 
 
-def test_an_error_is_one_line(monkeypatch, capsys, tmp_path):
-    arguments = ["adapt", "none.gguf", "--root", str(tmp_path), "--out", str(tmp_path / "a.gguf")]
+@pytest.mark.parametrize(
+    ("device", "code", "message"),
+    [
+        ("cpu", 3, "none.gguf does not exist: check the path of the model\n"),
+        ("cuda", 2, "torch finds no GPU: leave out --device\n"),
+    ],
+)
+def test_an_error_is_one_line(monkeypatch, capsys, tmp_path, device, code, message):
+    arguments = ["adapt", "none.gguf", "--root", str(tmp_path), "--out", str(tmp_path / "a.gguf"), "--device", device]
     monkeypatch.setattr(sys, "argv", ["dg_training", *arguments])
-    assert command_line.main() == 3
-    assert capsys.readouterr() == ("", "none.gguf does not exist: check the path of the model\n")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert command_line.main() == code
+    assert capsys.readouterr() == ("", message)
