@@ -114,7 +114,10 @@ CAPTIONS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints the results."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if (options.backend == "transformers") is not (options.type == "bfloat16"):
+        parser.error("transformers has bfloat16, llama.cpp the others")
     options.canvas = options.canvas or (TOY_CANVASES if options.toy else CANVASES)
     options.prompt = options.prompt or (TOY_PROMPTS if options.toy else PROMPTS)
     shape = TOY if options.toy else REAL
@@ -147,7 +150,7 @@ def _cell(value: object) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backend", choices=("transformers", "llamacpp"))
-    parser.add_argument("type", choices=BITS, help="number format of the weights; transformers: bfloat16")
+    parser.add_argument("type", choices=BITS, help="number format of the weights; bfloat16: transformers")
     parser.add_argument("--toy", action="store_true", help="a tiny model on the CPU")
     parser.add_argument("--canvas", action="append", type=int, help="tokens of a canvas")
     parser.add_argument("--prompt", action="append", type=int, help="tokens of a prompt")

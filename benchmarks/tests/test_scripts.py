@@ -116,6 +116,13 @@ def test_steps_prefill_and_memory_are_measured_at_toy_size(capsys, part, tables)
     assert all(float(row[2]) > 0 and 0 <= float(row[3]) < 1 for row in steps)
 
 
+@pytest.mark.parametrize("part", [("transformers", "Q8_0"), ("llamacpp", "bfloat16")], ids="-".join)
+def test_a_format_that_the_backend_does_not_have_is_refused(part, capsys):
+    with pytest.raises(SystemExit):
+        gpu.main([*part, "--toy"])
+    assert "error: transformers has bfloat16, llama.cpp the others" in capsys.readouterr().err
+
+
 def test_without_time_no_prompt_is_measured(capsys):
     gpu.main(["transformers", "bfloat16", "--toy", "--minutes", "-1"])
     assert "Memory:" in capsys.readouterr().out
