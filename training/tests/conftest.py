@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 SAMPLE = Path(__file__).with_name("sample")
+pytest_plugins = ["conftest"]  # the settings of dg-lsp's own tests
 NAMES = ("total", "count", "value", "index", "name", "line", "items", "node", "left", "right", "buffer", "state")
 
 if importlib.util.find_spec("torch") is None:
