@@ -206,7 +206,7 @@ def _session(server, client, rng, figures, has_ended, *, most, num_batches=math.
     if ending in REFUSED and not server.deliver(client, lambda: server.has_ended):
         figures.add("unexpected", f"the connection goes on after {ending[:60]}")
     code = server.end_input()
-    if not is_alive or code != (not is_clean) or "Traceback" in server.stderr:
+    if not is_alive or code != (0 if is_clean else 1) or "Traceback" in server.stderr:
         figures.add("crashes", f"ended early or with {code}; {client.last}, {ending}; {server.stderr[-300:]}")
     for message in server.messages:
         if is_clean or "method" in message or message["id"] is not None:  # a body of the wrong length may be answered
@@ -227,6 +227,7 @@ def _in_process(new_client, rng, figures, has_ended, _folder):
         _session(server, client, rng, figures, has_ended, most=4, num_batches=num_batches, ending=ending)
         for error in server.errors:
             figures.add("unexpected", f"in the loop: {error}")
+        server.errors.clear()
         server.kill()
 
 
