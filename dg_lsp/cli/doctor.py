@@ -5,6 +5,7 @@ import importlib.metadata
 import platform
 import time
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +36,52 @@ _PACKAGES = ("llama-cpp-python", "pygls", "lsprotocol", "numpy", "tree-sitter-py
 """Listed with their versions if they are installed."""
 
 
+@dataclass(slots=True)
+class Checkup:
+    """Results so far; a part that failed is None, and its error is one of the problems. The fields are JSON keys."""
+
+    software: dict[str, str] = field(default_factory=dict)
+    settings_files: list[str] = field(default_factory=list)
+    devices: list[dict[str, Any]] = field(default_factory=list)  # of llama.cpp
+    gpus: list[dict[str, Any]] = field(default_factory=list)  # of the machine, with or without llama.cpp
+    runtime: dict[str, Any] | None = None  # the llama.cpp library that is loaded
+    model: dict[str, Any] | None = None
+    rewrite_model: dict[str, Any] | None = None  # of rewrites and chats, if the settings name one
+    threads: int | None = None
+    costs: dict[str, dict[int, float]] | None = None
+    """Milliseconds of a causal pass and of a pass over a canvas, by number of tokens."""
+    decoders: dict[str, str] | None = None  # the decoder that `auto` selects, by kind of position
+    fill: dict[str, Any] | None = None
+    memory_bytes: int | None = None  # peak memory of this process
+    warnings: list[str] = field(default_factory=list)  # one line each, with a next step; the exit code stays 0
+    problems: list[str] = field(default_factory=list)  # one line each, with a solution
+
+
 def doctor(model: ModelOptions, as_json: Json = False) -> int:
     """Check the installation: versions, devices, the model, and a timed test completion."""
-    # what `--json` prints: a part that failed stays None, and its error is one of the problems
-    parts = ("runtime", "model", "rewrite_model", "threads", "costs", "decoders", "fill", "memory_bytes")
-    tree: dict[str, Any] = {"software": _software(), "settings_files": [], "devices": [], "gpus": []}
-    tree |= dict.fromkeys(parts) | {"warnings": [], "problems": []}
+    checkup = Checkup(software=_software())
     try:
-        settings = configure(model.tree, tree["warnings"].append)
+        settings = configure(model.tree, checkup.warnings.append)
         files = (user_file(), workspace_file(Path.cwd()))
-        tree["settings_files"] = [str(path) for path in files if path is not None and is_present(path)]
-        _try_model(tree, settings)
+        checkup.settings_files = [str(path) for path in files if path is not None and is_present(path)]
+        _try_model(checkup, settings)
     except DgLspError as error:
-        tree["problems"].append(str(error))
-    is_python_only = (tree["model"] or {}).get("languages") == ["python"]
+        checkup.problems.append(str(error))
+    is_python_only = (checkup.model or {}).get("languages") == ["python"]
     if (grammars := missing_grammars()) and not is_python_only:
-        tree["warnings"].append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
-    tree["memory_bytes"] = peak_bytes()  # of this process
+        checkup.warnings.append(f"syntax is not checked without {', '.join(grammars)}: {with_extra('languages')}")
+    checkup.memory_bytes = peak_bytes()
+    tree = dataclasses.asdict(checkup)
     if as_json:
         print_json(tree)
     else:
-        passes = (tree["costs"] or {}).items()
+        passes = (checkup.costs or {}).items()
         costs = {kind: {num: f"{ms:.1f} ms" for num, ms in by_tokens.items()} for kind, by_tokens in passes}
         shown = tree | {"costs": costs, "warnings": None, "problems": None}
         print_facts({name: value for name, value in shown.items() if value is not None})
-        print_line(*(f"warning: {warning}" for warning in tree["warnings"]))
-        print_line(*([f"problem: {problem}" for problem in tree["problems"]] or ["no problems found"]))
-    return 3 if tree["problems"] else 0
+        print_line(*(f"warning: {warning}" for warning in checkup.warnings))
+        print_line(*([f"problem: {problem}" for problem in checkup.problems] or ["no problems found"]))
+    return 3 if checkup.problems else 0
 
 
 def _software() -> dict[str, str]:
@@ -72,47 +92,47 @@ def _software() -> dict[str, str]:
     return versions
 
 
-def _try_model(tree: dict[str, Any], settings: Settings) -> None:
+def _try_model(checkup: Checkup, settings: Settings) -> None:
     if settings.is_remote:
-        _try_remote(tree, settings)
+        _try_remote(checkup, settings)
         return
     listed, all_gpus = llamacpp.devices(), gpus.find_gpus()
-    tree["devices"] = [dataclasses.asdict(device) for device in listed]
-    for device in tree["devices"]:
+    checkup.devices = [dataclasses.asdict(device) for device in listed]
+    for device in checkup.devices:
         if device["kind"] == "cpu":  # llama.cpp reports all of it as free
             device["memory_free"] = system_free()
-    tree["gpus"] = [dataclasses.asdict(gpu) for gpu in all_gpus]
+    checkup.gpus = [dataclasses.asdict(gpu) for gpu in all_gpus]
     if (unused := gpus.unused_gpu(all_gpus, [device.kind for device in listed])) is not None:
-        tree["warnings"].append(unused.unused_message)
-    tree["runtime"] = _runtime()
+        checkup.warnings.append(unused.unused_message)
+    checkup.runtime = _runtime()
     forget_times()
     start = time.perf_counter()
     model, engine = loading.open_measured(settings)
-    tree["threads"] = model.threads
+    checkup.threads = model.threads
     load_ms = 1e3 * (time.perf_counter() - start)
     chosen = loading.selected_model(settings)
-    tree["model"] = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
-    tree["warnings"] += [model.warning] if model.warning else []
+    checkup.model = model.facts() | ({"selected": f"by {settings.model.name}: {chosen.reason}"} if chosen else {})
+    checkup.warnings += [model.warning] if model.warning else []
     measured = {"causal": engine.costs.causal, "canvas": engine.costs.canvas}
-    tree["costs"] = {kind: {num: round(ms, 3) for num, ms in points} for kind, points in measured.items()}
+    checkup.costs = {kind: {num: round(ms, 3) for num, ms in points} for kind, points in measured.items()}
     selections = (DecoderSelection(spec=engine.spec, costs=engine.costs, kind=kind) for kind in PositionKind)
-    tree["decoders"] = {selection.kind.value: selection.choose().value for selection in selections}
+    checkup.decoders = {selection.kind.value: selection.choose().value for selection in selections}
     with closing(engine):
-        tree["fill"] = fill_object(trial_fill(engine), load_ms)
-        tree["model"] |= _memory_of(engine)
-        _try_rewrite_model(tree, settings)  # beside the other one, as servers load it
+        checkup.fill = fill_object(trial_fill(engine), load_ms)
+        checkup.model |= _memory_of(engine)
+        _try_rewrite_model(checkup, settings)  # beside the other one, as servers load it
 
 
-def _try_rewrite_model(tree: dict[str, Any], settings: Settings) -> None:
+def _try_rewrite_model(checkup: Checkup, settings: Settings) -> None:
     if settings.for_rewrites.model_key == settings.model_key:
         return
     with loading.timed_engine(settings.for_rewrites) as (engine, load_ms):
-        tree["rewrite_model"] = {"name": engine.spec.name} | _memory_of(engine)
+        checkup.rewrite_model = {"name": engine.spec.name} | _memory_of(engine)
         follows = engine.spec.follows_instructions
-        tree["rewrite_model"] |= {"follows_instructions": follows, "load_ms": round(load_ms, 3)}
+        checkup.rewrite_model |= {"follows_instructions": follows, "load_ms": round(load_ms, 3)}
     if not follows:
         problem = f"rewrite.model {engine.spec.name} follows no instructions, and answers no chats"
-        tree["warnings"].append(f"{problem}: {instruction_model()} does both")
+        checkup.warnings.append(f"{problem}: {instruction_model()} does both")
 
 
 def _memory_of(engine: Engine) -> dict[str, int]:
@@ -124,12 +144,12 @@ def _memory_of(engine: Engine) -> dict[str, int]:
     }
 
 
-def _try_remote(tree: dict[str, Any], settings: Settings) -> None:
+def _try_remote(checkup: Checkup, settings: Settings) -> None:
     with closing(loading.open_engine(settings)) as engine:
-        tree["model"] = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
-        tree["fill"] = fill_object(trial_fill(engine, REMOTE_SECONDS), 0.0)
-    if tree["fill"]["rejected"] == Reason.UNFINISHED:
-        tree["problems"].append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
+        checkup.model = {"name": engine.spec.name, "url": settings.remote.url, "api": settings.remote.api}
+        checkup.fill = fill_object(trial_fill(engine, REMOTE_SECONDS), 0.0)
+    if checkup.fill["rejected"] == Reason.UNFINISHED:
+        checkup.problems.append(f"{settings.remote.url} does not answer within {REMOTE_SECONDS:.0f} s: see its log")
 
 
 def _runtime() -> dict[str, Any]:

@@ -207,7 +207,7 @@ def test_only_the_published_source_is_fetched_and_used(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "SOURCE_SHA256", {VERSION: 64 * "0"})
     with pytest.raises(ModelError, match=r"is not the published source of llama-cpp-python 0.3.36"):
         unpack_llama_cpp(VERSION, source, tmp_path)
-    with pytest.raises(ModelError, match="pip reports: .*DO NOT MATCH THE HASHES.*; check the network"):
+    with pytest.raises(ModelError, match=r"pip reports: .*DO NOT MATCH THE HASHES.*; check the network"):
         unpack_llama_cpp(VERSION, None, tmp_path)
     monkeypatch.setattr(packages, "SOURCE_SHA256", {"0.3.35": ""})
     with pytest.raises(ModelError, match=r"knows no checksum .* install llama-cpp-python 0.3.35, or .* --from"):
