@@ -65,7 +65,10 @@ def chat(
                 turns.pop()  # the conversation goes on without this message
                 note(error)
                 continue
-            turns.append(Turn(Role.ASSISTANT, answer))
+            if answer or not is_interactive:
+                turns.append(Turn(Role.ASSISTANT, answer))
+            else:
+                turns.pop()  # no turn follows a question without an answer
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code

@@ -164,6 +164,19 @@ def test_a_conversation_goes_on_after_an_answer_that_was_cut(dg_lsp, script, ter
     assert outcome.err.count("ended by end") == 1
 
 
+def test_a_message_without_an_answer_is_no_part_of_the_conversation(dg_lsp, script, terminal):
+    prompts = []
+
+    def answer(prefix, _suffix):
+        prompts.append(prefix)
+        return "Yes." if "again" in prefix else ""
+
+    script.model = chatty(answer)
+    terminal("hi\nagain\n")
+    assert dg_lsp("chat").out == "\nYes.\n"
+    assert "hi" not in prompts[-1]
+
+
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
     options = ("generate", "def add(a, b):\n    return ", "-n", "40", "--json")
     tree = dg_lsp(*options, "--decoder", "diffusion").json
