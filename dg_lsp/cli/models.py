@@ -205,13 +205,14 @@ class Pull:
                 stages = self.stages
                 for remnant in (*preset.folder.glob(".dg-lsp-*"), preset.folder / ".cache"):  # of a killed process
                     shutil.rmtree(remnant, ignore_errors=True)
-                (preset.folder / registry.TESTED).unlink(missing_ok=True)
                 if "download" in [stage.name for stage in stages] and not self.is_other_version:
                     present = sum(path.stat().st_size for path in preset.folder.rglob("*") if path.is_file())
                     check_space(preset.folder, self.disk_bytes() - present)
                 for number, stage in enumerate(stages, 1):
                     print_line(f"[{number}/{len(stages)}] {stage.name}", err=True)
                     stage.run()
+                    if stage.name != "test":  # the mark is that of the earlier files
+                        (preset.folder / registry.TESTED).unlink(missing_ok=True)
 
     def _convert(self) -> None:
         """Converts the download and removes it: the converted model has the same weights."""
