@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import attrs
 from attrs import field, validators
@@ -204,13 +205,20 @@ def _json_object(_instance: object, _attribute: "attrs.Attribute[str]", value: s
         raise ValueError("must be a JSON object, or empty")
 
 
+def _has_port(_instance: object, attribute: "attrs.Attribute[str]", value: str) -> None:
+    try:
+        urlsplit(value).port  # noqa: B018
+    except ValueError as error:  # it is no number up to 65,535, or a bracket before it is not closed
+        raise ValueError("no address", attribute) from error
+
+
 @attrs.frozen
 class RemoteSettings:
     """A server that runs the model instead of this process."""
 
     url: str = field(
         default="",
-        validator=validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"),
+        validator=[validators.matches_re(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?"), _has_port],
         metadata={"allowed": "an address such as http://127.0.0.1:8000, without @, ? and #"},
     )
     """Base address of the server, such as `http://127.0.0.1:8000`; empty: the model runs in this process."""

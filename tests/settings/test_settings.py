@@ -38,6 +38,8 @@ def sampler(table):
         pytest.param(sampler({"t_max": 99.0}), "model.sampler.a.t_max must be <= 10", id="too warm"),
         pytest.param({"model": {"device": "tpu"}}, "^model.device must be auto, cpu, gpu", id="no device"),
         pytest.param({"remote": {"url": "host:80"}}, r"^remote.url must be an address such as http:", id="no address"),
+        pytest.param({"remote": {"url": "http://host:99999"}}, r"^remote.url must be an address such", id="no port"),
+        pytest.param({"remote": {"url": "http://[::1"}}, r"^remote.url must be an address such as http:", id="bracket"),
         pytest.param({"privacy": {"exclude_languages": "markdown"}}, "exclude_languages must be a list", id="no list"),
     ],
 )
