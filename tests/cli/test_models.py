@@ -15,6 +15,7 @@ from dg_lsp.backends.llamacpp.library import Device
 from dg_lsp.cli import models
 from dg_lsp.cli.models import Pull
 from dg_lsp.engine.request import FillResult
+from dg_lsp.errors import ModelError
 from dg_lsp.models import registry
 from dg_lsp.models.registry import BUNDLED, PRESETS, find_family
 from dg_lsp.runtime import RuntimeSearch
@@ -114,6 +115,13 @@ def test_pull_fetches_another_version_with_another_checksum(dg_lsp, hub, monkeyp
     assert "pass --revision main" in dg_lsp("models", "pull", "tiny").err.splitlines()[-1]
     outcome = dg_lsp("models", "pull", "tiny", "--revision", "main")
     assert (outcome.code, outcome.out) == (0, f"{TINY.folder / 'Tiny.Q8_0.gguf'}\n")
+
+
+def test_a_version_that_cannot_be_fetched_leaves_the_present_one_ready(dg_lsp, hub, monkeypatch):
+    assert dg_lsp("models", "pull", "tiny").code == 0
+    monkeypatch.setattr(models, "fetch", Mock(side_effect=ModelError("no such version")))
+    assert dg_lsp("models", "pull", "tiny", "--revision", "v2").code == 3
+    assert dg_lsp("models", "pull", "tiny").err == ""
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), (None, 2)], ids=["yes", "default", "no terminal"])
