@@ -49,7 +49,7 @@ class Excerpt:
     language: Language
     head: str = ""  # opens blocks around `above`; not in the file
     tail: str = ""  # closes blocks that the file closes behind `below`
-    is_cut: bool = False  # the file has more text than is looked at above the gap
+    is_in_block: bool = False  # a block may begin above it, such as a namespace
     following: str = ""  # the text of which `below` is the beginning
     head_closer: str = ""  # closes what `head` opens
     depth: int = 0  # columns of indentation of its first line
@@ -83,15 +83,15 @@ class Excerpt:
             if inner := _innermost(landmarks, above, line_prefix):
                 first = inner
                 container = _container(inner, language)
-        above = above[_start_of(above, first.start()) :] if first else above
+        start = _start_of(above, first.start()) if first else 0
         return cls(
-            above,
+            above[start:],
             line_prefix,
             line_rest,
             "",
             language,
             head=container[0] and container[0] + "\n",
-            is_cut=is_cut,
+            is_in_block=is_cut or bool(balance(above[:start], language).closers),
             following=line_end + below,
             head_closer=container[1],
             depth=len(first["indentation"]) if first else 0,
@@ -416,11 +416,14 @@ class Surroundings:
         """
         if not self.language.has_macros:
             return False
-        before, after = self._gap.above + self._gap.line_prefix, self._gap.line_rest + self._gap.below
-        filled = balance(before + fill + after, self.language)
-        is_inside = balance(after, self.language).strays != filled.strays  # of a block that begins above
-        is_namespace = self._gap.is_cut and is_inside and not filled.closers  # its `}` stands alone
-        return is_namespace or (filled.num_unmatched == 0 and self.num_errors("") > 0)
+        part = self._gap
+        begun = part.above + part.line_prefix + fill
+        typed = balance(begun, self.language)
+        if part.is_in_block and typed.strays == "}" and not typed.closers and typed.first_stray is not None:
+            # the end of a namespace stands alone
+            return typed.first_stray >= len(part.above) and begun.startswith("\n}", typed.first_stray - 1)
+        whole = balance(begun + part.line_rest + part.below, self.language)
+        return whole.num_unmatched == 0 and self.num_errors("") > 0
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""

@@ -62,7 +62,7 @@ def cut_loops(text: str, language: Language = PLAIN) -> str:
 
 def is_repetitive(text: str) -> bool:
     """True if a piece of a line with a word, so no `%s, ` or `0x00, `, occurs five times in a row."""
-    return any(_WORD_START.search(loop[1]) for line in text.split("\n") for loop in _LOOP.finditer(line))
+    return any(_WORD_START.search(line, *loop.span(1)) for line in text.split("\n") for loop in _LOOP.finditer(line))
 
 
 def trim_blanks(text: str, *, is_line_end: bool) -> str:

@@ -69,6 +69,7 @@ def test_a_fill_is_kept_as_far_as_its_language_and_its_file_allow_it(language, m
         pytest.param("json", ARRAY, '{"c": 2},', id="json"),
         pytest.param("ruby", MODULE, "x = 1", id="ruby"),
         pytest.param("cpp", NAMESPACE, "return f();", id="cpp"),
+        pytest.param("cpp", "namespace a {\n\nstruct B {\n  int c;\n};\n\n¦", "} // a", id="a namespace's end"),
         # nothing is checked
         pytest.param("plaintext", "x = ¦\n", "1 2", id="unknown language"),
         pytest.param("python", PROSE, "1 2", id="far from any landmark"),

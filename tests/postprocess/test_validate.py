@@ -44,6 +44,7 @@ def verdict_of(result):
         pytest.param("x = |\n", "[0, 0, 0, 0, 0, 0, 0, 0]", "[0, 0, 0, 0, 0, 0, 0, 0]", id="equal numbers"),
         pytest.param("x = 1\n|\n", "# -------------------", "# -------------------", id="a ruler in a comment"),
         pytest.param("x = |\n", "a + b + c + d + e + f", "a + b + c + d + e + f", id="a sum of different names"),
+        pytest.param("|\n", 'p("%4s %6s %6s %6s %6s %6s")', 'p("%4s %6s %6s %6s %6s %6s")', id="columns of a format"),
         pytest.param("|", "", Reason.EMPTY, id="empty"),
         pytest.param("|", " \n\t\n", Reason.EMPTY, id="blanks"),
         pytest.param("x = 1|\n", "\n", Reason.EMPTY, id="a line end after a full line"),
