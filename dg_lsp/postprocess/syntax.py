@@ -20,15 +20,7 @@ from tree_sitter import Node
 from dg_lsp.context.document import REACH, Snapshot, TextStyle, depth_of, first_line, indentation_of
 from dg_lsp.context.languages import Language, grammar_of, language_of
 from dg_lsp.context.syntax_tree import LimitedParser, errors_in
-from dg_lsp.postprocess.brackets import (
-    CLOSER_OF,
-    CLOSERS,
-    OPENERS,
-    Balance,
-    balance,
-    with_closers,
-    without_long_strings,
-)
+from dg_lsp.postprocess.brackets import CLOSER_OF, OPENERS, Balance, balance, with_closers, without_long_strings
 
 # the excerpt that is parsed
 
@@ -71,7 +63,7 @@ class Excerpt:
         above = before[min(start, line_start) : line_start]
         line_prefix = before[line_start:]
         line_rest, line_end, below = after[:REACH].partition("\n")
-        landmarks = _landmarks(above + line_prefix, is_cut, language)
+        landmarks = list(landmark.finditer(above + line_prefix))
         if is_cut and not landmarks:
             return None
         # from the last landmark without indentation on, or from a method if the class is cut off
@@ -173,15 +165,6 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     return replace(excerpt, below=below, tail=tail, is_following_cut=is_following_cut)
 
 
-def _landmarks(text: str, is_cut: bool, language: Language) -> list[re.Match[str]]:
-    """The landmarks outside of strings and comments."""
-    assert language.landmark is not None
-    first = language.landmark.search(text) if is_cut else None
-    start = first.start() if first else 0  # the text before may begin inside of a string
-    code = without_long_strings(text[start:], language)
-    return list(language.landmark.finditer(text[:start] + code, start))
-
-
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
     """The last of the least indented landmarks that no line up to the cursor is less deep than.
 
@@ -267,8 +250,8 @@ def _closers(unmatched: Balance, brackets: Balance, above: str, below: str, dept
     closers = [
         closer
         for text, opened, limit in ((below, brackets, depth), (above, unmatched, least))
-        for closer, header, content in _open_blocks(text, opened, below)
-        if depth_of(header) < limit or (content and depth_of(content) <= limit)
+        for closer, at in zip(opened.closers, opened.openings, strict=True)
+        if depth_of(text[text.rfind("\n", 0, at) + 1 :]) < limit
     ]
     return "\n".join(closers)
 
@@ -283,15 +266,6 @@ def _word_closers(lines: Sequence[str], language: Language, depth: int | None = 
             least = depth_of(line)
             closer = next((closer for opener, closer in language.block_closes if re.match(opener, line.strip())), "")
             yield least, closer
-
-
-def _open_blocks(text: str, unmatched: Balance, following: str) -> Iterator[tuple[str, str, str]]:
-    """For each open bracket what closes it, its line, and the first line of its content if it ends its own line."""
-    for closer, at in zip(unmatched.closers, unmatched.openings, strict=True):
-        rest, _, behind = text[at + 1 :].partition("\n")
-        content = first_line((*behind.split("\n"), *following.split("\n")[1:])) if not rest.strip() else ""
-        is_closed = content.lstrip().startswith(CLOSERS)
-        yield closer, text[text.rfind("\n", 0, at) + 1 :], "" if is_closed else content
 
 
 def _last_element(below: str, closers: str, language: Language) -> str:
@@ -401,10 +375,9 @@ class Surroundings:
         for part, num in ((self._gap, MAX_FILLERS), (self._gap.without_line(), 1)):
             before, after = part.before, part.after("")
             unmatched = balance(before + after, self.language)
-            quote = "" if unmatched.strays else unmatched.quote
             heads = self.language.fillers if not unmatched.strays else ("", *self.language.headers)
             heads = (*heads[:num], *([part.unclosed("")] if self.language.block_ends else ()))
-            texts = (quote + unmatched.closers + text + unmatched.openers for text in dict.fromkeys(heads))
+            texts = (unmatched.quote + unmatched.closers + text + unmatched.openers for text in dict.fromkeys(heads))
             if any(self._is_valid(before + text + after) for text in texts):
                 return True
         return False
@@ -427,9 +400,7 @@ class Surroundings:
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""
-        # without the fill, a line that begins a string has no known end
-        is_string = bool(balance(self.excerpt.line_prefix, self.language).quote)
-        part = self.excerpt.with_fill(fill if is_string else "")
+        part = self.excerpt.with_fill(fill)
         whole = balance(part.text(fill), self.language)
         if len(whole.quote) == 1 and not balance(part.text(""), self.language).quote:
             return True

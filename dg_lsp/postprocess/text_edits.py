@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, first_line, is_word, num_shared
+from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, first_line, num_shared
 from dg_lsp.context.languages import PLAIN, Language
 from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance, without_long_strings
 
@@ -227,13 +227,11 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
         return balance(typed + text + rest, language).num_unmatched
 
     before, num_typed = num_unmatched(fill), num_unmatched("")
-    for body in dict.fromkeys((fill, fill.rstrip())):
-        for size in range(min(len(rest), len(body)), 0, -1):
-            kept = body[:-size]
-            if body.endswith(rest[:size]) and _num_alone(kept, language) <= _num_alone(body, language):
-                after = num_unmatched(kept)
-                if after < before or (after == before and _is_repeat(kept, rest, size)):
-                    return kept
+    for size in range(min(len(rest), len(fill)), 0, -1):
+        kept = fill[:-size]
+        is_complete = fill.endswith(rest[:size]) and _num_alone(kept, language) <= _num_alone(fill, language)
+        if is_complete and num_unmatched(kept) <= before:
+            return kept
     for at in range(1, len(fill)):
         if fill.startswith(rest, at) and num_unmatched(fill[:at]) < min(before, num_typed + 1):
             return fill[:at]
@@ -243,13 +241,6 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
 def _num_alone(text: str, language: Language) -> int:
     """How many brackets and quotes of a text have no partner in it, those of types and tags included."""
     return balance(text, language).num_unmatched + abs(text.count("<") - text.count(">"))
-
-
-def _is_repeat(body: str, rest: str, size: int) -> bool:
-    """True if the first `size` characters of `rest` at the end of the fill are more than a coincidence."""
-    if is_word(rest[size - 1 : size]) and is_word(rest[size : size + 1]):
-        return False
-    return size >= MIN_DISTINCTIVE or not (is_word(rest[0]) and is_word(body[-1:]))
 
 
 _EXPRESSION = re.compile(r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*\})*\}")
