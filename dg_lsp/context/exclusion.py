@@ -125,7 +125,8 @@ class Exclusion:
         Patterns are relative to the root of the file system, and to each of the folders that the file is in. If it is
         in none, they are relative to every folder around the file, because one of them is that of its project.
         """
-        if self.settings.exclude_secrets and is_secret(path):
+        # to match a path that no file has would take long
+        if self.settings.exclude_secrets and (len(path) > MAX_LOCAL_PATH or is_secret(path)):
             return ExclusionReason.SECRETS
         patterns = self.settings.exclude_patterns
         if not patterns:
@@ -261,16 +262,9 @@ def _is_repository(path: Path) -> bool:
     return False
 
 
-def is_secret(path: str) -> bool:
-    """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling.
-
-    True for a path that no file has, because matching it would take long.
-    """
-    return len(path) > MAX_LOCAL_PATH or _is_secret(path)
-
-
 @functools.lru_cache(maxsize=1024)
-def _is_secret(path: str) -> bool:
+def is_secret(path: str) -> bool:
+    """Whether a file with this path, or one that it is a backup of, usually contains secrets, in any spelling."""
     for _ in range(3):  # some clients encode a URI twice
         path = unquote(path)
     path = unicodedata.normalize("NFKC", path)

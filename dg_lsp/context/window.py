@@ -95,8 +95,6 @@ def prompt_at(snapshot: Snapshot, offset: int, *, prefix_chars: int, suffix_char
 
 
 def _prefix(text: str, offset: int, budget: int, lookahead: int, style: TextStyle) -> str:
-    if budget <= 0:
-        return ""
     step = max(1, budget // GRID)
     first = -(-max(0, offset + lookahead - budget) // step) * step
     for mark in range(first, offset + 1, step):
@@ -118,8 +116,6 @@ def _line_start(text: str, mark: int, limit: int) -> int:
 
 
 def _suffix(text: str, offset: int, budget: int, style: TextStyle) -> str:
-    if budget <= 0:
-        return ""
     shown = style.to_model(text[offset : offset + budget + 1])
     is_whole = offset + budget >= len(text)
     return shown if is_whole and len(shown) <= budget else _whole_lines(shown, budget)
