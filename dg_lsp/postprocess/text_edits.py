@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, first_line, num_shared
+from dg_lsp.context.document import LINE_END, TAB_WIDTH, Cursor, depth_of, first_line, is_word, num_shared
 from dg_lsp.context.languages import PLAIN, Language
 from dg_lsp.postprocess.brackets import CLOSERS, OPENERS, balance, without_long_strings
 
@@ -229,8 +229,12 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     before, num_typed = num_unmatched(fill), num_unmatched("")
     for size in range(min(len(rest), len(fill)), 0, -1):
         kept = fill[:-size]
-        is_complete = fill.endswith(rest[:size]) and _num_alone(kept, language) <= _num_alone(fill, language)
-        if is_complete and num_unmatched(kept) <= before:
+        if (
+            fill.endswith(rest[:size])
+            and _is_repeat(kept, rest, size)
+            and _num_alone(kept, language) <= _num_alone(fill, language)
+            and num_unmatched(kept) <= before
+        ):
             return kept
     for at in range(1, len(fill)):
         if fill.startswith(rest, at) and num_unmatched(fill[:at]) < min(before, num_typed + 1):
@@ -241,6 +245,13 @@ def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
 def _num_alone(text: str, language: Language) -> int:
     """How many brackets and quotes of a text have no partner in it, those of types and tags included."""
     return balance(text, language).num_unmatched + abs(text.count("<") - text.count(">"))
+
+
+def _is_repeat(kept: str, rest: str, size: int) -> bool:
+    """True if the first `size` characters of `rest` behind the fill are more than the same letters of another word."""
+    if is_word(rest[size - 1]) and is_word(rest[size : size + 1]):
+        return False
+    return size >= MIN_DISTINCTIVE or not (is_word(rest[0]) and is_word(kept[-1:]))
 
 
 _EXPRESSION = re.compile(r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*\})*\}")

@@ -450,8 +450,7 @@ def _missing_body(text: str) -> str:
 def _can_parse(before: str, after: str) -> bool:
     """Some text between the two, or in place of the line there, makes the whole parse."""
     whole = balance(before + after, PYTHON)
-    typed = balance(before, PYTHON).quote
-    closers = (typed if len(typed) == 1 else whole.quote) + whole.closers
+    closers = whole.quote + whole.closers
     texts = (f"{text}{closers}{end}{whole.openers}" for text in ("", "_") for end in ("", ":"))
     if any(parses(before + text + after) for text in texts):
         return True
