@@ -37,8 +37,8 @@ class Excerpt:
     above: str  # whole lines, with their ends
     line_prefix: str
     line_rest: str
-    below: str  # from the end of the cursor's line
     language: Language
+    below: str = ""  # from the end of the cursor's line
     head: str = ""  # opens blocks around `above`; not in the file
     tail: str = ""  # closes blocks that the file closes behind `below`
     is_in_block: bool = False  # a block may begin above it, such as a namespace
@@ -80,7 +80,6 @@ class Excerpt:
             above[start:],
             line_prefix,
             line_rest,
-            "",
             language,
             head=container[0] and container[0] + "\n",
             is_in_block=is_cut or bool(balance(above[:start], language).closers),
@@ -90,10 +89,6 @@ class Excerpt:
             is_following_cut=len(after) > REACH,
             is_file_end=not language.checks_broken and len(after) <= REACH and bool(_FILE_END.fullmatch(after)),
         )
-
-    def with_fill(self, fill: str) -> "Excerpt":
-        """The excerpt with `below` and `tail` for a fill, which may open or end a block, a string or a comment."""
-        return _ended(self, fill)
 
     @property
     def before(self) -> str:
@@ -142,6 +137,7 @@ class Excerpt:
 
 @lru_cache(maxsize=8)  # a judgement needs the same ones several times
 def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
+    """The excerpt with `below` and `tail` for a fill, which may open or end a block, a string or a comment."""
     language = excerpt.language
     line_rest = excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
@@ -161,8 +157,7 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
-    is_following_cut = end.at < len(excerpt.following) or excerpt.is_following_cut
-    return replace(excerpt, below=below, tail=tail, is_following_cut=is_following_cut)
+    return replace(excerpt, below=below, tail=tail)
 
 
 def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> re.Match[str] | None:
@@ -318,7 +313,11 @@ class Surroundings:
     @property
     def _gap(self) -> Excerpt:
         """The excerpt as it is without a fill."""
-        return self.excerpt.with_fill("")
+        return _ended(self.excerpt, "")
+
+    def _text(self, fill: str) -> str:
+        """The text that is parsed, with `fill` at the cursor."""
+        return _ended(self.excerpt, fill).text(fill)
 
     def keep_valid(self, fill: str) -> str | None:
         """The fill, or the closest version of it that adds no syntax error, or None.
@@ -327,7 +326,7 @@ class Surroundings:
         cursor; the fill without its last lines; the first line of an unfinished docstring. Unless the language says
         otherwise, every fill is valid where the text around it is not: grammars recover from errors in many ways.
         """
-        errors = self._errors(self.excerpt.with_fill(fill).text(fill))
+        errors = self._errors(self._text(fill))
         if not errors:
             return fill
         is_torn = self._is_torn(fill)
@@ -336,7 +335,7 @@ class Surroundings:
             return fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
         if not num_known:
-            return next((text for text in versions if self._is_valid(self.excerpt.with_fill(text).text(text))), None)
+            return next((text for text in versions if self._is_valid(self._text(text))), None)
         return next((text for text in versions if self.num_errors(text) <= num_known), None)
 
     def _num_known(self) -> int:
@@ -400,7 +399,7 @@ class Surroundings:
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""
-        part = self.excerpt.with_fill(fill)
+        part = _ended(self.excerpt, fill)
         whole = balance(part.text(fill), self.language)
         if len(whole.quote) == 1 and not balance(part.text(""), self.language).quote:
             return True
@@ -420,7 +419,7 @@ class Surroundings:
         opener = self.language.indents
         if not opener or self.excerpt.line_rest.strip():
             return False
-        following = first_line(self.excerpt.with_fill(fill).below.split("\n"))
+        following = first_line(_ended(self.excerpt, fill).below.split("\n"))
         if not following:
             return False
         unmatched = balance(self.excerpt.above + self.excerpt.line_prefix + fill, self.language)
@@ -483,7 +482,7 @@ class Surroundings:
 
     def num_errors(self, fill: str) -> int:
         """Number of syntax errors of the text with `fill` at the cursor."""
-        return len(self._errors(self.excerpt.with_fill(fill).text(fill)))
+        return len(self._errors(self._text(fill)))
 
     def num_hollow(self, fill: str) -> int:
         """Number of blocks without a statement that does something, in the text with `fill` at the cursor.
