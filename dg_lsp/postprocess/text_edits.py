@@ -115,7 +115,7 @@ def align(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:
     if not width or cursor.line_prefix.strip() or not first.strip():
         return fill
     depth = depth_of(first)
-    deepest = _deepest(cursor.line_above, language)
+    deepest = _deepest(cursor.line_above, width, language)
     extra = next((extra for extra in (depth, max(0, depth - width)) if width + extra <= deepest), 0)
     first = " " * extra + first.lstrip(" ")
     follower = first_line(lower_lines)
@@ -203,12 +203,15 @@ def _opens_block(line: str, language: Language) -> bool:
     return is_header and not is_comment and balance(line, language).num_unmatched == 0
 
 
-def _deepest(line_above: str, language: Language) -> int:
-    """Largest plausible indentation of the line after this one."""
+def _deepest(line_above: str, width: int, language: Language) -> int:
+    """Largest plausible indentation of the line after this one, where `width` columns are typed."""
     line = line_above.rstrip()
+    depth = depth_of(line)
+    if width > depth:  # an editor has indented it
+        return width
     is_header = bool(language.indents) and line.endswith(language.indents)
     levels = 1 if is_header else 2 if line.endswith(OPENERS) else 0
-    return depth_of(line) + levels * TAB_WIDTH
+    return depth + levels * TAB_WIDTH
 
 
 def drop_rest(fill: str, cursor: Cursor, language: Language = PLAIN) -> str:

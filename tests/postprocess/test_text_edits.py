@@ -54,6 +54,7 @@ def test_bytes_of_the_model_become_text_or_nothing(fill, text):
         pytest.param("    x = 1", "    ", "  y = 2", "y = 2", id="deeper than the line above allows"),
         pytest.param("    f(", "        ", "        a,", "a,", id="in a bracket, the indentation repeated"),
         pytest.param("    f(", "    ", "        a,", "        a,", id="in a bracket, two levels deeper"),
+        pytest.param("  f({", "    ", "    a,", "a,", id="repeated, where a level has two columns"),
         pytest.param("def f():", "    ", "for x in y:\n        x\n    z", None, id="full indentation below"),
         pytest.param("def f():", "    ", "if x:\n    y\nz", "if x:\n        y\n    z", id="from the margin"),
         pytest.param("    if x:", "    ", "    if y:\n        z", "    if y:\n            z", id="below what is typed"),
