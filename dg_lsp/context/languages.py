@@ -41,7 +41,7 @@ class Language:
     multiline: tuple[str, ...] = ()  # quotes of strings that may contain line ends
     comment_start: str = ""  # pattern of the mark where it begins a comment in some places only
     has_chars: bool = False  # 'x' is a character, and a single quote opens no string
-    has_macros: bool = False  # the grammar rejects valid code, since it does not expand macros
+    has_macros: bool = False  # directives stand at the margin, and what is in a namespace does too
     is_structured: bool = False  # data or markup instead of statements
     has_tags: bool = False  # it consists of tags between < and >
     block_end: re.Pattern[str] | None = None  # matches a line that ends a block

@@ -351,7 +351,7 @@ class Surroundings:
             return self.num_errors("") > 0 and self._can_be_finished(fill, alone=num_known > 0)
         return (
             not self._are_near(errors, fill)
-            or self._is_macro(fill)
+            or self._ends_namespace(fill)
             or not self._is_known()
             or self._can_be_finished(fill)
         )
@@ -381,21 +381,16 @@ class Surroundings:
                 return True
         return False
 
-    def _is_macro(self, fill: str) -> bool:
-        """True if errors are no evidence, because the grammar does not know macros, and the brackets fit.
-
-        For C and C++, whose correct lines would be refused below an `#if` or beside a macro.
-        """
-        if not self.language.has_macros:
-            return False
+    def _ends_namespace(self, fill: str) -> bool:
+        """True if the fill ends a block of C++ that begins above the excerpt: its `}` stands alone at the margin."""
         part = self._gap
-        begun = part.above + part.line_prefix + fill
-        typed = balance(begun, self.language)
-        if part.is_in_block and typed.strays == "}" and not typed.closers and typed.first_stray is not None:
-            # the end of a namespace stands alone
-            return typed.first_stray >= len(part.above) and begun.startswith("\n}", typed.first_stray - 1)
-        whole = balance(begun + part.line_rest + part.below, self.language)
-        return whole.num_unmatched == 0 and self.num_errors("") > 0
+        text = part.above + part.line_prefix + fill
+        unmatched = balance(text, self.language)
+        at = unmatched.first_stray
+        if not (self.language.has_macros and part.is_in_block) or at is None:
+            return False
+        is_alone = unmatched.strays == "}" and not unmatched.closers
+        return is_alone and at >= len(part.above) and text.startswith("\n}", at - 1)
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""
