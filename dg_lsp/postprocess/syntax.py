@@ -74,7 +74,8 @@ class Excerpt:
             first = landmarks[0]
             if inner := _innermost(landmarks, above, line_prefix):
                 first = inner
-                container = _container(inner, language)
+                around = ((start, end) for group, start, end in language.containers if inner[group] is not None)
+                container = next(around, container)
         start = _start_of(above, first.start()) if first else 0
         return cls(
             above[start:],
@@ -179,12 +180,6 @@ def _innermost(landmarks: list[re.Match[str]], above: str, line_prefix: str) -> 
                 best = match
         end = start
     return best
-
-
-def _container(landmark: re.Match[str], language: Language) -> tuple[str, str]:
-    """A text that opens what the landmark stands in, and one that closes it."""
-    groups = landmark.groupdict()
-    return next(((start, end) for kind, start, end in language.containers if groups[kind] is not None), ("", ""))
 
 
 @dataclass(frozen=True, slots=True)
