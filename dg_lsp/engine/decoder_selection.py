@@ -159,6 +159,7 @@ class DecoderSelection:
             max_lines=request.line_limit,
             num_candidates=request.num_candidates,
             end_of=request.end_of,
+            min_confidence=request.min_confidence(settings) or 0.0,
             deadline=deadline,
             early_stop_passes=self.num_passes(stop_ms, decoder, num_canvases * length),
         )

@@ -4,6 +4,7 @@ A drafted token is accepted only where it is the best one after those before it,
 same text. Drafts only save passes.
 """
 
+import math
 from collections.abc import Generator, Sequence
 
 import numpy as np
@@ -29,8 +30,8 @@ class AutoregressiveDecoder(Decoder):
         """See `Decoder.run`. The layout has all that precedes the gap in its prompt.
 
         Each alternative draft differs from the first one at another token, first where the alternatives are most
-        probable. There are as many as the limits set; of a single line a few more, each as long as it is more probable
-        than the best one so far.
+        probable. There are as many as the limits set; of a single line a few more, each only as long as it may be the
+        best one.
         """
         task = self._task
         limits = task.limits
@@ -40,10 +41,8 @@ class AutoregressiveDecoder(Decoder):
         chances = np.cumprod([1.0, *confidence[:-1]]) * (1 - confidence)  # of all drafts that differ at this token
         most = max(limits.num_candidates - 1, MAX_RETRIES if limits.max_lines == 1 else 0)
         for at in np.argsort(-chances, kind="stable")[:most].tolist():
-            is_wanted = len(drafts) < limits.num_candidates
-            least = 0.0 if is_wanted else self._best_confidence(drafts)
-            has_time = is_wanted or task.costs.num_passes < limits.early_stop_passes
-            if limits.is_over() or not has_time or chances[at] < least:
+            least = self._needed_confidence(drafts) if len(drafts) >= limits.num_candidates else 0.0
+            if limits.is_over() or chances[at] < least:
                 break
             draft = yield from self._branched(first, at, least)
             if limits.is_over():  # the first draft is better than a part of another one
@@ -57,10 +56,13 @@ class AutoregressiveDecoder(Decoder):
         num_new = yield from self._prefill(self._task.layout.prompt_ids)
         return (yield from self._grow_to_end(EMPTY, num_new))
 
-    def _best_confidence(self, drafts: Sequence[Draft]) -> float:
-        """That of the most probable draft which fits into the code; 0 if none does."""
+    def _needed_confidence(self, drafts: Sequence[Draft]) -> float:
+        """The least one of a further draft that is worth its time: while the user types, only if none fits so far."""
         task = self._task
-        return max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
+        least = task.limits.min_confidence
+        best = max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
+        is_late = task.costs.num_passes >= task.limits.early_stop_passes
+        return math.inf if is_late or (least and best) else max(best, least)
 
     def _branched(self, first: Draft, at: int, least: float) -> Generator[Progress, None, Draft]:
         """A draft that is equal before this token and has another one there; it ends where it is too improbable."""

@@ -176,6 +176,7 @@ class Limits:
     max_tokens: int
     max_lines: int | None
     num_candidates: int = 1  # drafts: canvases that share each pass, or without canvases one after the other
+    min_confidence: float = 0.0  # of a draft that is shown
     deadline: float = math.inf  # `time.monotonic` seconds at which the result is what is settled
     early_stop_passes: float = math.inf  # passes after which whole lines are enough
     may_repeat: bool = False  # neither lines nor loops end the text

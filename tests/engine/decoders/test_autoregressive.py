@@ -102,8 +102,8 @@ def test_alternatives_differ_from_the_first_text_where_they_are_most_probable(as
     ("first", "priority", "best", "hurried"),
     [
         pytest.param("x + )", Priority.TYPED, ["z"], [], id="the first one has an error"),
-        pytest.param("x++++y", Priority.TYPED, ["z"], ["x++++y"], id="the user types"),
-        pytest.param("x++++y", Priority.INVOKED, ["z"], ["x++++y"], id="the user requested it"),
+        pytest.param("x++++y", Priority.TYPED, ["x++++y"], ["x++++y"], id="the first one is shown to a typing user"),
+        pytest.param("x++++y", Priority.INVOKED, ["z"], ["x++++y"], id="the user requested the best one"),
     ],
 )
 def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, first, priority, best, hurried):
@@ -112,6 +112,14 @@ def test_a_more_probable_text_is_found_than_the_one_of_the_best_tokens(ask, firs
     request = ask("a = |\n", decoder=DecoderName.AUTOREGRESSIVE, priority=priority)
     assert [fill.text for fill in engine.fill(request).candidates] == best
     assert [fill.text for fill in engine.fill(replace(request, early_stop_ms=1)).candidates] == hurried
+
+
+def test_a_further_text_ends_where_it_is_less_probable_than_the_best_one(ask):
+    denoiser = Unsure("x++y", "z" + 12 * "+")
+    engine = engine_for(denoiser, early_stop_ms=0, deadline_ms=60_000)
+    request = ask("a = |\n", decoder=DecoderName.AUTOREGRESSIVE, priority=Priority.INVOKED)
+    assert [fill.text for fill in engine.fill(request).candidates] == ["x++y"]
+    assert denoiser.num_steps == len("x++y") + 1 + len("z+")
 
 
 def test_speculative_verifies_a_canvas_in_one_pass(engine_of, ask, frames_of):
