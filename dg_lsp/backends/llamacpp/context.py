@@ -535,7 +535,10 @@ class KvCache:
         Where they cannot be copied, prompts are lost.
         """
         for other in self._in_context() if self._is_alone else ():
-            if other != slot and self._context.state_size(other) <= MAX_COPIED:
+            size = self._context.state_size(other)
+            if other != slot and size <= MAX_COPIED:
+                if self._buffer is not None and len(self._buffer) < size:
+                    self._buffer = None  # freed before there is a larger one
                 try:
                     self._prompts[other].state = self._context.take_out(other, self._buffer)
                     self._buffer = None
