@@ -56,6 +56,18 @@ class SchedulerListener(Protocol):
         """A request has ended so many seconds after its arrival; no engine while the model is closed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelTime:
+    """Seconds of the model thread so far."""
+
+    total: float = 0.0
+    stale: float = 0.0  # for requests that were cancelled, by a newer one or by the client
+    speculative: float = 0.0  # for what no client had requested
+
+    def __add__(self, other: "ModelTime") -> "ModelTime":
+        return ModelTime(self.total + other.total, self.stale + other.stale, self.speculative + other.speculative)
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A request on its way through the scheduler."""
@@ -83,9 +95,14 @@ class Job:
         """The request's; a job that has begun and is overdue comes first, to return what it has."""
         return -1 if self.steps and time.monotonic() >= self.deadline else self.request.priority
 
+    @property
+    def is_speculative(self) -> bool:
+        """No client has requested it yet."""
+        return self.request.priority is Priority.SPECULATION
+
     def is_replacing(self, older: "Job") -> bool:
         """An older job is stale once this one has come."""
-        return older.request.priority is Priority.SPECULATION or older.key == self.key
+        return older.is_speculative or older.key == self.key
 
     def close(self) -> None:
         """Releases what its work holds, such as the connection to a server."""
@@ -140,6 +157,7 @@ class Scheduler:
         self.ready: Future[Engine] = Future()
         """The engine once it is open, or the error. Read only."""
         self.ready.set_running_or_notify_cancel()  # no client can cancel it for the others
+        self.model_time = ModelTime()  # read only
         self._open_engine = partial(open_engine, settings)
         self.engine: Engine | None = None
         """While the model is open. It belongs to the model thread; others only read what any thread may."""
@@ -296,6 +314,7 @@ class Scheduler:
 
     def _run(self, job: Job) -> bool:
         """Runs a job until it has ended; false where a more urgent one waits and the job is queued again."""
+        began = time.monotonic()
         job.num_passes = 0
         outcome: Any = None
         try:
@@ -318,6 +337,10 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - the model thread outlives the failure of a request
             # many requests get the error of a model that cannot be opened: its frames would keep all their buffers
             outcome = error.with_traceback(None)
+        finally:
+            seconds = time.monotonic() - began
+            is_stale = job.future.cancelled() and not job.is_speculative
+            self.model_time += ModelTime(seconds, seconds * is_stale, seconds * job.is_speculative)
         if isinstance(job.request, FillRequest) and isinstance(outcome, FillResult):
             self._cache.keep(job.request, outcome)
         _settle(job.future, outcome)

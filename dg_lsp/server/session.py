@@ -22,7 +22,7 @@ from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.edit_source import NextEditRequest, NextEditResult
 from dg_lsp.engine.engine import Engine
 from dg_lsp.engine.request import FillRequest, FillResult, Frame, Priority, RewriteRequest, RewriteResult
-from dg_lsp.engine.scheduler import OnFrame, OpenScheduler, ResidentModels, ready_engine
+from dg_lsp.engine.scheduler import ModelTime, OnFrame, OpenScheduler, ResidentModels, ready_engine
 from dg_lsp.engine.ttfue import Outcome, Usage
 from dg_lsp.errors import BackendError, DgLspError, RemoteError, RequestError
 from dg_lsp.server.acceptance import Acceptance
@@ -366,13 +366,18 @@ class Server(LanguageServer):
             self._audit_log.write(outcome)
 
     def stats(self) -> dict[str, Any]:
-        """State and counts of the session, and today's useful edits."""
+        """State and counts of the session, seconds of model time, and today's useful edits."""
         self.settle()
+        schedulers = self._models.schedulers if self._models is not None else ()
+        time_spent = sum((scheduler.model_time for scheduler in schedulers), ModelTime())
         return {
             "state": self.status.state.value,
             "message": self.status.message,
             "rewriteModel": self.status.rewrite_model,
             **self.status.numbers(),
+            "modelSeconds": time_spent.total,
+            "staleSeconds": time_spent.stale,
+            "speculationSeconds": time_spent.speculative,
         }
 
     async def serve(self, connection: AbstractAsyncContextManager[Streams]) -> int:

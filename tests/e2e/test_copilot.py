@@ -121,10 +121,14 @@ def test_canvases_are_sent_on_request(editor):
     assert len(client.received("dg-lsp/denoising")) == len(frames)
 
 
-def test_the_stats_of_a_session_are_its_state_and_its_counts(editor):
-    stats = editor().stats()
-    assert set(stats) == {"state", "message", "rewriteModel", "shown", "accepted", "today"}
-    assert (stats["state"], stats["rewriteModel"]) == ("ready", "")
+def test_the_stats_of_a_session_contain_its_model_time(editor):
+    client = editor()
+    client.texts(0, 0)
+    client.wait_until(lambda: client.stats()["modelSeconds"] > 0)  # added after the result was sent
+    stats = client.stats()
+    counts = {"shown", "accepted", "modelSeconds", "staleSeconds", "speculationSeconds", "today"}
+    assert set(stats) == {"state", "message", "rewriteModel", *counts}
+    assert (stats["rewriteModel"], stats["staleSeconds"]) == ("", 0)
 
 
 def test_a_completion_is_followed_until_its_document_is_closed(editor, tmp_path):

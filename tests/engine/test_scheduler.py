@@ -74,6 +74,7 @@ def test_newer_request_of_a_document_cancels_a_running_and_an_interrupted_one(bu
     assert newest.result(TIMEOUT).text == "short"
     assert newer.result(TIMEOUT).text == NEW
     assert denoiser.num_steps == 1 + len("short") + 1 + len(NEW) + 1
+    wait_until(lambda: scheduler.model_time.total > scheduler.model_time.stale > 0, "model time is counted")
 
 
 def test_failure_to_open_again_is_one_requests_error_only(scheduler_of):

@@ -59,6 +59,7 @@ def test_next_fill_is_computed_while_the_user_reads_if_settings_and_request_allo
     wait_until(lambda: is_idle(scheduler))
     is_computed = speculate and is_followed
     assert (denoiser.num_steps > first.steps) is is_computed
+    assert scheduler.model_time.speculative > 0
     second = scheduler.submit(ask(text="a = " + first.text, max_lines=1)).result(TIMEOUT)
     assert (second.text, second.is_cached) == ("two", is_computed)
 
