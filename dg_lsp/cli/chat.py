@@ -65,10 +65,8 @@ def chat(
                 turns.pop()  # the conversation goes on without this message
                 note(error)
                 continue
-            if answer or not is_interactive:
-                turns.append(Turn(Role.ASSISTANT, answer))
-            else:
-                turns.pop()  # no turn follows a question without an answer
+            answered = [turns.pop(), Turn(Role.ASSISTANT, answer)]
+            turns += answered if answer else []
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code

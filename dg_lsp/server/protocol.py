@@ -85,8 +85,7 @@ async def _read_length(reader: asyncio.StreamReader, max_bytes: int) -> int:
 
 def is_cancelled_by_client() -> bool:
     """Whether the client has cancelled the request that is being answered, and not only the work that it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return (task := asyncio.current_task()) is None or task.cancelling() > 0
 
 
 def is_id(value: object) -> bool:

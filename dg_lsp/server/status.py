@@ -63,8 +63,7 @@ class Status:
         if not self.is_enabled:
             return
         facts = {"state": self.state.value, "model": self.model, "lastMs": self.last_ms}
-        if self.rewrite_model:
-            facts["rewriteModel"] = self.rewrite_model
+        facts |= {"rewriteModel": self.rewrite_model} if self.rewrite_model else {}
         status = {
             "busy": self._num_running > 0 or self.state is State.LOADING,
             "message": self.message,
