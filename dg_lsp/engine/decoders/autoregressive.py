@@ -57,7 +57,7 @@ class AutoregressiveDecoder(Decoder):
         return (yield from self._grow_to_end(EMPTY, num_new))
 
     def _needed_confidence(self, drafts: Sequence[Draft]) -> float:
-        """The least one of a further draft that is worth its time: while the user types, only if none fits so far."""
+        """How probable a further draft must be. While the user types, none is worth its time once a draft fits."""
         task = self._task
         least = task.limits.min_confidence
         best = max(0.0 if task.is_faulty(draft) else task.confidence(draft) for draft in drafts)
@@ -65,7 +65,7 @@ class AutoregressiveDecoder(Decoder):
         return math.inf if is_late or (least and best) else max(best, least)
 
     def _branched(self, first: Draft, at: int, least: float) -> Generator[Progress, None, Draft]:
-        """A draft that is equal before this token and has another one there; it ends where it is too improbable."""
+        """A draft that is equal before this token and has another one there; it ends once it is less probable."""
         task = self._task
         draft = Draft(first.ids[:at], first.confidence[:at])
         known_ids = np.concatenate([task.layout.prompt_ids, draft.ids])
@@ -78,7 +78,7 @@ class AutoregressiveDecoder(Decoder):
         return (yield from self._grow_to_end(draft, 1, least))
 
     def _grow_to_end(self, draft: Draft, num_new: int, least: float = 0.0) -> Generator[Progress, None, Draft]:
-        """The slot lacks the last `num_new` tokens of prompt and draft, which ends where it is less probable."""
+        """The slot lacks the last `num_new` tokens of prompt and draft. The draft ends once its probability is less."""
         task = self._task
         limits = task.limits
         prompt_ids = task.layout.prompt_ids
