@@ -251,8 +251,8 @@ def parse_edit_history(text: str, code: str, path: str) -> tuple[Edit, ...]:
     edits = list[Edit]()
     result = LineIndex.of(code)
     for hunk in hunks[-MAX_EDITS:]:  # the time for each grows with the length of the code
-        lines = hunk.splitlines(keepends=True)
-        old, new = ("".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+")
+        lines = re.split(r"(?<=\n)", hunk)  # not at a form feed, which code may contain
+        old, new = ("".join(line[1:] for line in lines if line[:1] in f" {sign}") for sign in "-+")
         at = f"\n{code}\n".find(f"\n{new}") if new else -1
         if at >= 0:
             head, tail = shared_ends(old, new)  # the unchanged lines of a hunk are no part of its edit

@@ -126,10 +126,10 @@ def test_an_edit_repeats_the_last_edits_in_the_region(complete, history, is_stre
 
 
 def test_edits_of_other_files_and_of_lines_that_are_gone_are_left_out():
-    [parsed] = parse_edit_history(HISTORY, "x = 1\nfirst = load(path, mode, strict=True)\n", "a.py")
+    below_a_feed = HISTORY.replace("@@\n-first", "@@\n \fx = 1\n-first", 1)
+    [parsed] = parse_edit_history(below_a_feed, "\fx = 1\nfirst = load(path, mode, strict=True)\n", "a.py")
     assert (parsed.line, parsed.old) == (1, "first = load(path, mode)\n")
-    assert parse_edit_history(HISTORY, "x = 1\n", "a.py") == ()
-    assert parse_edit_history("", "x = 1\n", "a.py") == ()
+    assert parse_edit_history(HISTORY, "x = 1\n", "a.py") == parse_edit_history("", "x = 1\n", "a.py") == ()
 
 
 def test_only_the_last_edits_of_a_long_history_are_parsed():
