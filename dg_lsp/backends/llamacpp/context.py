@@ -534,9 +534,9 @@ class KvCache:
 
         Where they cannot be copied, prompts are lost.
         """
-        for other in self._in_context() if self._is_alone else ():
+        for other in [other for other in self._in_context() if self._is_alone and other != slot]:
             size = self._context.state_size(other)
-            if other != slot and size <= MAX_COPIED:
+            if size <= MAX_COPIED:
                 if self._buffer is not None and len(self._buffer) < size:
                     self._buffer = None  # freed before there is a larger one
                 try:
