@@ -84,7 +84,7 @@ class GapsLayout:
         spare = (PASS_TOKENS - sum(lengths)) // len(lengths) if len(lengths) > 1 else spec.longest_block
         return [
             self._canvas(size, min(spec.longest_block, length + spare), spec, rng)
-            for size, length in zip(sizes, lengths, strict=False)
+            for size, length in zip(sizes[: len(lengths)], lengths, strict=True)
         ]
 
     def _canvas(self, size: int, length: int, spec: ModelSpec, rng: np.random.Generator) -> Canvas:
