@@ -56,17 +56,16 @@ def chat(
         run.note_effects(engine.spec)
         _print_banner(engine, settings, run)
         for message in _typed() if is_interactive else _given(messages or ()):
-            turns.append(Turn(Role.USER, message))
+            asked = Turn(Role.USER, message)
             try:
-                code, answer = _show_text(engine, replace(request, turns=tuple(turns)), run, load_ms)
+                code, answer = _show_text(engine, replace(request, turns=(*turns, asked)), run, load_ms)
             except (RequestError, RemoteError) as error:
                 if not is_interactive:
                     raise
-                turns.pop()  # the conversation goes on without this message
                 note(error)
                 continue
-            answered = [turns.pop(), Turn(Role.ASSISTANT, answer)]
-            turns += answered if answer else []
+            if answer:  # without one, the conversation goes on without this message
+                turns += [asked, Turn(Role.ASSISTANT, answer)]
             if code == INTERRUPTED and not is_interactive:
                 return code
     return 0 if is_interactive else code
