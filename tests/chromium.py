@@ -27,6 +27,8 @@ FLAGS = [
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 ]
+NAVIGATED = "Inspected target navigated or closed"
+"""The answer to a command whose page is replaced meanwhile: VS Code loads it anew at some changes of a workspace."""
 SECONDS = 300
 """Seconds without a message after which the browser counts as broken."""
 
@@ -68,7 +70,7 @@ class Chromium:
         )
 
     def call(self, method, **params):
-        """Sends one command of the protocol and returns its result."""
+        """Sends one command of the protocol and returns its result; where the page is replaced meanwhile, once more."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -77,9 +79,12 @@ class Chromium:
         while True:
             answer = self._read()
             if answer.get("id") == self._number:
-                assert "error" not in answer, answer
-                return answer["result"]
+                break
             self.events.append(answer)
+        if answer.get("error", {}).get("message") == NAVIGATED:
+            return self.call(method, **params)
+        assert "error" not in answer, answer
+        return answer["result"]
 
     def renew(self):
         """Replaces the page with a new one, without its dialogs."""
