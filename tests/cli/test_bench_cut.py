@@ -75,6 +75,7 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
     ("arguments", "message"),
     [
         pytest.param(["gone"], "gone is no folder", id="missing folder"),
+        pytest.param(["circle"], "circle is no folder", id="links in a circle"),
         pytest.param(["x" * 300], "cannot read x", id="folder out of reach"),
         pytest.param(["shop", "--language", "gopher"], "unknown language gopher: name one of", id="unknown language"),
         pytest.param(["shop", "--language", "rust"], "no source file in rust", id="no such file"),
@@ -83,5 +84,6 @@ def test_cases_have_the_format_and_the_kinds_of_the_benchmark(dg_lsp, project):
     ],
 )
 def test_wrong_use_is_one_line_and_writes_nothing(dg_lsp, project, arguments, message):
+    Path("circle").symlink_to("circle")
     assert message in dg_lsp("bench", "cut", *arguments, "-o", "cases.jsonl").error(2)
     assert not Path("cases.jsonl").exists()
