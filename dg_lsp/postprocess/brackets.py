@@ -23,8 +23,7 @@ class Balance:
     openings: tuple[int, ...] = ()  # offsets of the open brackets, in the order of `closers`
     strays: str = ""  # closing brackets without an opening one
     first_stray: int | None = None  # offset of the first one
-    mismatch: tuple[int, int] | None = None
-    """Offsets of the first bracket or string that is closed wrongly, and of what closes it."""
+    mismatch: tuple[int, int] | None = None  # offsets of what is first closed wrongly, and of what closes it
 
     @property
     def openers(self) -> str:

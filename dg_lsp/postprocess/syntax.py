@@ -327,7 +327,7 @@ class Surroundings:
         is_torn = self._is_torn(fill)
         num_known = self._num_known() if self.language.checks_broken else 0
         if not is_torn and self._is_excused(fill, errors, num_known):
-            return fill
+            return self._inside_block(fill) if self._closes_too_much(fill) else fill
         versions = (text for text in self._versions(fill) if not (is_torn and self._is_torn(text)))
         if not num_known:
             return next((text for text in versions if self._is_valid(self._text(text))), None)
@@ -347,7 +347,7 @@ class Surroundings:
         return (
             not self._are_near(errors, fill)
             or self._ends_namespace(fill)
-            or not self._is_known()
+            or not (self._is_valid(self._gap.text("")) or self._is_sound())  # a fill leaves the errors of the text
             or self._can_be_finished(fill)
         )
 
@@ -356,10 +356,6 @@ class Surroundings:
         first = self.excerpt.before.count("\n") - NEAR
         last = first + fill.count("\n") + 2 * NEAR
         return any(node.end_point.row >= first and node.start_point.row <= last for node in errors)
-
-    def _is_known(self) -> bool:
-        """True if the text around the gap has no error of its own, such as one that a fill leaves where it is."""
-        return not self._errors(self._gap.text("")) or self._is_sound()
 
     def _is_sound(self) -> bool:
         """True if some text in the gap, or instead of its line, makes the whole valid: other errors are the fill's.
@@ -386,6 +382,12 @@ class Surroundings:
             return False
         is_alone = unmatched.strays == "}" and not unmatched.closers
         return is_alone and at >= len(part.above) and text.startswith("\n}", at - 1)
+
+    def _closes_too_much(self, fill: str) -> bool:
+        """True if the fill closes a bracket that the text below closes, too: errors elsewhere do not excuse that."""
+        texts = self.excerpt.line_prefix + fill, self._text(fill), self._gap.text("")
+        own, whole, gap = (balance(text, self.language) for text in texts)
+        return bool(own.strays and whole.strays) and not (gap.num_stray or gap.quote or self._ends_namespace(fill))
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""
@@ -497,11 +499,11 @@ class Surroundings:
 
         False inside brackets, where a string is an element.
         """
-        if self.excerpt.line_prefix.strip() or (self.excerpt.line_rest.strip() and not old.endswith("\n")):
+        part = self.excerpt
+        has_rest = part.line_rest.strip() and not old.endswith("\n")
+        if part.line_prefix.strip() or has_rest or balance(part.above, self.language).closers:
             return False
-        if balance(self.excerpt.above, self.language).closers:
-            return False
-        roots = [self.parser.root(dedent(self.excerpt.line_prefix + text)) for text in (old, new)]
+        roots = [self.parser.root(dedent(part.line_prefix + text)) for text in (old, new)]
         return [root is not None and _is_hollow(root) for root in roots] == [False, True]
 
     def _is_valid(self, text: str) -> bool:
