@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dg_lsp.canvas.layout import token_ids
@@ -53,19 +52,41 @@ def test_one_step_on_three_masks(sampling, ids, confidence, canvas_after):
     assert step.is_over == (MASK not in canvas_after)
 
 
+PAIR = [9, 0, 0, 7], [0, 3]
+
+
 @pytest.mark.parametrize(
-    ("before", "frozen", "ids", "confidence", "canvas_after"),
+    ("sampling", "before", "frozen", "ids", "confidence", "canvas_after"),
     [
-        pytest.param([9, 0, 8], [0, 2], [9, 5, 8], [1, 0.1, 1], [9, 5, 8], id="never changed, never forced"),
-        pytest.param([9, 8], [0, 1], [9, 8], [1, 1], [9, 8], id="all of them"),
-        pytest.param([0, 0, 8], [2], [END, 5, 8], [0.99, 0.1, 1], [END, 0, 8], id="not cut by an end token"),
-        pytest.param([END, 0, 0], [0], [END, 5, 6], [1, 0.95, 0.2], [END, 5, 0], id="a frozen end token does not cut"),
-        pytest.param([0, 0, 8, 0, 0], [2], [5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2], [5, 0, 8, 7, 0], id="in two gaps"),
+        pytest.param(LEFTMOST, [9, 0, 8], [0, 2], [9, 5, 8], [1, 0.1, 1], [9, 5, 8], id="never changed, never forced"),
+        pytest.param(LEFTMOST, [0, 0, 8], [2], [END, 5, 8], [0.99, 0.1, 1], [END, 0, 8], id="not cut by an end token"),
+        pytest.param(LEFTMOST, [END, 0, 0], [0], [END, 5, 6], [1, 0.95, 0.2], [END, 5, 0], id="their end cuts nothing"),
+        pytest.param(
+            LEFTMOST, [0, 0, 8, 0, 0], [2], [5, 6, 8, 7, 4], [0.1, 0.2, 1, 0.3, 0.2], [5, 0, 8, 7, 0], id="in two gaps"
+        ),
+        pytest.param(RESIZING, *PAIR, [9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="a mask becomes two"),
+        pytest.param(RESIZING, *PAIR, [9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both masks do"),
+        pytest.param(RESIZING, *PAIR, [9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is replaced"),
+        pytest.param(RESIZING, *PAIR, [9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the surest mask is deleted"),
+        pytest.param(RESIZING, *PAIR, [9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="with the open mask after it"),
+        pytest.param(RESIZING, *PAIR, [9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but not a replaced one"),
+        pytest.param(RESIZING, *PAIR, [9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="nor one that expands"),
+        pytest.param(RESIZING, *PAIR, [9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one of each"),
+        pytest.param(
+            RESIZING, [0, 6, 0], [1], [GROW, 6, 7], [0.6, 1, 0.2], [0, 0, 6, 0], id="expansion before a filled token"
+        ),
+        pytest.param(
+            RESIZING, [0, 0, 6, 0], [2], [5, GONE, 6, 7], [0.2, 0.8, 1, 0.2], [0, 6, 0], id="it ends what is deleted"
+        ),
     ],
 )
-def test_frozen_positions_stay(before, frozen, ids, confidence, canvas_after):
-    step = after(canvas(*before, frozen=frozen), predicts(ids, confidence))
+def test_one_step_around_frozen_tokens(sampling, before, frozen, ids, confidence, canvas_after):
+    step = after(canvas(*before, frozen=frozen), predicts(ids, confidence), sampling)
     assert step.canvas_ids.tolist() == canvas_after
+    assert step.committed.tolist() == [token != MASK for token in canvas_after]
+    assert step.canvas_ids[step.frozen].tolist() == [before[position] for position in frozen]
+    assert step.draft_ids.shape == step.confidence.shape == step.canvas_ids.shape
+    assert step.is_over == (MASK not in canvas_after)
 
 
 def test_committed_tokens_stay_and_keep_the_confidence_they_had():
@@ -93,35 +114,6 @@ def test_an_end_token_closes_its_own_gap_only():
     assert step.canvas_ids.tolist() == [5, 8, 9]
     assert step.frozen.tolist() == [False, True, True]
     assert step.is_over
-
-
-@pytest.mark.parametrize(
-    ("ids", "confidence", "expected"),
-    [
-        pytest.param([9, 8, GROW, 7], [1, 0.4, 0.6, 1], [9, 0, 0, 0, 7], id="the most confident mask becomes two"),
-        pytest.param([9, GROW, GROW, 7], [1, 0.95, 0.99, 1], [9, 0, 0, 0, 0, 7], id="both masks become four"),
-        pytest.param([9, 8, GROW, 7], [1, 0.95, 0.92, 1], [9, 8, 0, 0, 7], id="one is replaced, one expands"),
-        pytest.param([9, 8, GONE, 7], [1, 0.4, 0.6, 1], [9, 0, 7], id="the most confident mask is deleted"),
-        pytest.param([9, GONE, 8, 7], [1, 0.6, 0.4, 1], [9, 7], id="with the open mask after it"),
-        pytest.param([9, GONE, 8, 7], [1, 0.95, 0.92, 1], [9, 8, 7], id="but not a replaced one"),
-        pytest.param([9, GONE, GROW, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="and not one that expands"),
-        pytest.param([9, GROW, GONE, 7], [1, 0.95, 0.92, 1], [9, 0, 0, 7], id="one expands, the other is deleted"),
-    ],
-)
-def test_one_step_on_two_masks_between_frozen_tokens(ids, confidence, expected):
-    step = after(canvas(9, 0, 0, 7, frozen=[0, 3]), predicts(ids, confidence), RESIZING)
-    assert step.canvas_ids.tolist() == expected
-    assert step.committed.tolist() == [token != MASK for token in expected]
-    assert np.flatnonzero(step.frozen).tolist() == [0, len(expected) - 1]
-    assert step.draft_ids.shape == step.confidence.shape == step.canvas_ids.shape
-    assert step.is_over == (MASK not in expected)
-
-
-def test_a_filled_token_ends_the_run_of_deleted_masks():
-    grown = after(canvas(0, 6, 0, frozen=[1]), predicts([GROW, 6, 7], [0.6, 1, 0.2]), RESIZING)
-    assert grown.canvas_ids.tolist() == [0, 0, 6, 0]
-    shrunk = after(grown, predicts([5, GONE, 6, 7], [0.2, 0.8, 1, 0.2]), RESIZING)
-    assert shrunk.canvas_ids.tolist() == [0, 6, 0]
 
 
 def test_at_the_limit_and_in_the_last_step_the_next_best_token_is_taken():

@@ -9,7 +9,7 @@ import pytest
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import MaskSampling, UniformSampling
 from dg_lsp.diffusion.denoiser import Prediction, TopK
-from dg_lsp.diffusion.samplers import accept, renoise, top_k
+from dg_lsp.diffusion.samplers import renoise, top_k
 
 from .conftest import canvas
 
@@ -28,37 +28,11 @@ def after(step, prediction, **sampling):
     return renoise(step, prediction, UniformSampling(**sampling), noise)
 
 
-@pytest.mark.parametrize(
-    ("entropy", "accepted"),
-    [
-        pytest.param([5.0, 4.0], [False, True], id="the most certain position is always kept"),
-        pytest.param([0.06, 0.04, 0.02], [True, True, True], id="a position's own entropy does not count"),
-        pytest.param([0.06, 0.05, 0.05, 0.06], [True, True, True, False], id="the bound itself is kept"),
-        pytest.param([0.0, 9.0, 0.0], [True, True, True], id="certain positions cost nothing"),
-        pytest.param([0.2, 0.2], [True, False], id="the first of equal ones"),
-    ],
-)
-def test_accepts_while_the_entropies_before_add_up_to_the_bound(entropy, accepted):
-    assert accept(np.array(entropy, np.float32), 0.1 + 1e-7).tolist() == accepted
-
-
 def test_frozen_positions_ignore_the_prediction():
     step = after(canvas(7, 2, frozen=[0]), predicts([10, 11], [9.0, 9.0], sampled=[20, 21]))
     assert step.canvas_ids.tolist() == [7, 21]  # the frozen one counts as entropy 0 and uses nothing of the bound
     assert step.draft_ids.tolist() == [7, 11]
     assert step.confidence[0] == 1
-
-
-def test_a_position_settles_and_a_canvas_stops_after_the_models_stability_steps():
-    unsure, sure = canvas(1, 2), canvas(1)
-    settled, stops = [], []
-    for _ in range(4):
-        unsure = after(unsure, predicts([10, 11], [0.01, 3.0]), stability_threshold=3)
-        sure = after(sure, predicts([10], [0.0]), stability_threshold=3)
-        settled.append(unsure.num_settled)
-        stops.append(sure.is_over)
-    assert settled == [0, 0, 0, 1]
-    assert stops == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
