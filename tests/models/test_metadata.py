@@ -207,9 +207,6 @@ def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, ch
 @pytest.mark.parametrize(
     ("architecture", "name", "length", "window", "threshold"),
     [
-        ("llama", "Stable DiffCoder 8B Base", 4, 0, 0.95),
-        ("qwen3", "SDAR 8B Chat", 4, 0, 0.85),
-        ("qwen3moe", "SDAR-30B-A3B-Chat-b16", 16, 0, 0.85),
         ("qwen2", "Fast_dLLM_v2_7B", 32, 8, 0.9),
         ("bailingmoe2", "LLaDA2.0 Mini", 32, 0, 0.95),
     ],
@@ -223,12 +220,6 @@ def test_a_model_with_blocks_has_canvases_of_their_length(architecture, name, le
     assert spec.sampling.mask_id in spec.banned_ids
     assert spec.prompt_format is PromptFormat.PREFIX
     assert spec.longest_block == 64, "a fill takes several blocks"
-
-
-def test_nemotron_drafts_and_verifies():
-    spec = masked("mistral3", "Nemotron Labs Diffusion 3B Base")
-    assert (spec.sampling.mask_id, spec.canvas_lengths) == (100, (32,))
-    assert spec.is_drafter and spec.has_causal_head and not spec.is_bidirectional
 
 
 def test_a_deleted_token_of_dreamon_does_not_end_the_text():
