@@ -48,20 +48,15 @@ def body(request):
 
 
 def test_request_has_the_fields_of_the_api_and_of_the_settings(serve, model_of):
-    server = serve(GOOD)
+    server = serve(GOOD, reply('{"content": "w * h"}'))
     model = model_of(server.url + "/llm/v1/", extra='{"top_k": 1}', model="big")
     answer = last_answer(model, QUERY)
     assert (answer.texts, answer.is_finished, answer.model) == (("w * h",), True, "m")
-    [request] = server.requests
-    assert request.startswith(b"POST /llm/v1/completions HTTP/1.1\r\n")
     fields = {"max_tokens": 64, "temperature": 0.0, "seed": 0, "stream": True, "model": "big", "top_k": 1}
-    assert body(request) == {"prompt": PROMPT.prefix, "suffix": "\n", **fields}
-
-
-def test_an_address_that_ends_with_v1_is_that_of_every_api(serve, model_of):
-    server = serve(reply('{"content": "w * h"}'))
+    assert body(server.requests[0]) == {"prompt": PROMPT.prefix, "suffix": "\n", **fields}
     assert last_answer(model_of(server.url + "/llm/v1/", api="infill"), QUERY).texts == ("w * h",)
-    assert server.requests[0].startswith(b"POST /llm/infill HTTP/1.1\r\n")
+    paths = [request.split()[1] for request in server.requests]
+    assert paths == [b"/llm/v1/completions", b"/llm/infill"]
 
 
 def test_several_answers_are_kept_apart(serve, model_of):
@@ -72,32 +67,28 @@ def test_several_answers_are_kept_apart(serve, model_of):
 
 
 WRONG_LENGTH = HEAD[:-2] + b"Content-Length: %d\r\n\r\n" % (len(event("w * ")) + 9) + WHOLE
-FINISHED = {
-    "no stream": reply(choice("w * h", "stop")),
-    "single bytes": chunked(*(bytes([byte]) for byte in WHOLE)),
-    "broken after the answer": chunked(WHOLE, end=b""),
-    "invalid after the answer": chunked(WHOLE, b"data: {\n\n"),
-    "content type in capitals": reply(WHOLE, kind="Text/Event-Stream; charset=utf-8"),
-    "wrong charset": reply(WHOLE, kind="text/event-stream; charset=utf-16"),
-}
-UNFINISHED = {
-    "maximal length": events(choice("w * "), choice("", "length"), "[DONE]"),
-    "closed connection": HEAD + event("w * "),
-    "short length": WRONG_LENGTH,
-}
 
 
-@pytest.mark.parametrize("name", [*FINISHED, *UNFINISHED])
-def test_unusual_response_is_understood(serve, model_of, name):
-    response, text = (FINISHED[name], "w * h") if name in FINISHED else (UNFINISHED[name], "w * ")
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        pytest.param(chunked(*(bytes([byte]) for byte in WHOLE)), "w * h", id="single bytes"),
+        pytest.param(chunked(WHOLE, end=b""), "w * h", id="broken after the answer"),
+        pytest.param(chunked(WHOLE, b"data: {\n\n"), "w * h", id="invalid after the answer"),
+        pytest.param(reply(WHOLE, kind="Text/Event-Stream; charset=utf-8"), "w * h", id="content type in capitals"),
+        pytest.param(reply(WHOLE, kind="text/event-stream; charset=utf-16"), "w * h", id="wrong charset"),
+        pytest.param(HEAD + event("w * "), "w * ", id="closed connection"),
+        pytest.param(WRONG_LENGTH, "w * ", id="short length"),
+    ],
+)
+def test_unusual_response_is_understood(serve, model_of, response, text):
     answer = last_answer(model_of(serve(response).url), QUERY)
-    assert (answer.texts, answer.is_finished) == ((text,), name in FINISHED)
+    assert (answer.texts, answer.is_finished) == ((text,), text == "w * h")
 
 
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        (reply("<html>hello</html>", kind="text/html"), "content of type text/html"),
         (reply("x", kind=""), "content without a type"),
         (reply("{", kind="application/json"), "not JSON"),
         (reply("[" * 100_000), "not JSON"),
@@ -112,10 +103,6 @@ def test_unusual_response_is_understood(serve, model_of, name):
         (chunked(event("w"), b"event: error\ndata: secrets\n\n"), "not JSON"),
         (chunked(event("w"), b"data: \xff\n\n"), "not UTF-8"),
         (reply(b"\x1f\x8b\x08", Content_Encoding="gzip"), "not UTF-8"),
-        (reply("", "401 Unauthorized"), "remote.key_source"),
-        (reply("", "422 Unprocessable"), "try another remote.api"),
-        (reply("", "500 Oops"), "status 500"),
-        (b"", "broke the connection"),
         (chunked(event("w * "), end=b""), "broke the connection"),
     ],
     ids=lambda value: value if isinstance(value, str) else "response",
