@@ -207,6 +207,7 @@ def masked(architecture, name="", specials=MASKED_SPECIALS, vocab_size=VOCAB, ch
 @pytest.mark.parametrize(
     ("architecture", "name", "length", "window", "threshold"),
     [
+        ("qwen3moe", "SDAR-30B-A3B-Chat-b16", 16, 0, 0.85),
         ("qwen2", "Fast_dLLM_v2_7B", 32, 8, 0.9),
         ("bailingmoe2", "LLaDA2.0 Mini", 32, 0, 0.95),
     ],

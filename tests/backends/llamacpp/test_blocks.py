@@ -33,13 +33,12 @@ class Case:
     threshold: float  # of the test: random weights are rarely as sure as the family's threshold
 
 
-BLOCKS = (
+CASES = (
     Case("llama", "Stable DiffCoder 8B", 4, 0.5),
     Case("qwen3", "SDAR 1.7B Chat", 4, 0.3),
     Case("qwen3", "SDAR 8B Chat b32", 32, 0.5),
-    Case("qwen3moe", "SDAR 30B A3B Chat b16", 16, 0.85),
+    Case("qwen2", "Fast dLLM v2 7B", 32, 0.5),
 )
-SHIFTED = Case("qwen2", "Fast dLLM v2 7B", 32, 0.5)
 DRAFTER = Case("mistral3", "Nemotron Labs Diffusion 3B", 0, 0.9)
 
 
@@ -111,28 +110,10 @@ def filled(denoiser, prompt, threshold, decoder_class=DiffusionDecoder):
     return draft.ids.tolist()
 
 
-@pytest.mark.parametrize("case", [*BLOCKS, SHIFTED], ids=lambda case: case.name)
-def test_predictions_are_those_of_block_causal_attention(open_case, case):
-    tiny, denoiser = open_case(case)
-    spec, length = denoiser.spec, case.block_length
-    assert (spec.block_length, spec.canvas_lengths, spec.is_bidirectional) == (length, (length,), False)
-    rng = np.random.default_rng(4)
-    for num_prompt in (1, length - 1, 2 * length + 1, 67, 64, 65, 30, 96):
-        prompt = rng.integers(5, 200, num_prompt)
-        denoiser.prefill(0, token_ids(prompt))
-        for share in (0.2, 1.0):
-            canvas = rng.integers(5, 200, length - num_prompt % length)
-            canvas[rng.random(len(canvas)) < share] = MASK
-            canvas[-1] = MASK
-            if spec.is_shifted and canvas[0] == MASK and not num_prompt % length:
-                canvas[0] = predict(denoiser, canvas)[0].argmax_ids[0]
-            [prediction] = predict(denoiser, canvas)
-            tiny_masked.check(prediction, tiny, prompt, canvas, denoiser.spec.banned_ids, EXACT, block_length=length)
-
-
-@pytest.mark.parametrize("case", [*BLOCKS[:3], SHIFTED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_fills_are_those_of_the_authors_sampler(open_case, case):
     tiny, denoiser = open_case(case)
+    assert denoiser.spec.canvas_lengths == (case.block_length,)
     rng = np.random.default_rng(5)
     for num_prompt in (45, 47, 64):
         prompt = rng.integers(5, 200, num_prompt).tolist()
