@@ -104,20 +104,6 @@ def test_samples_follow_the_seed(denoiser):
         assert (prediction.sampled_confidence <= prediction.confidence).all()
 
 
-@pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask", *BIDIRECTIONAL], indirect=True)
-def test_token_of_a_masked_canvas_predicts_itself(denoiser):
-    denoiser.prefill(0, encoded(denoiser))
-    canvas, full = masks(8, p0=20, p5=21), np.arange(20, 28, dtype=np.int32)
-    part, whole = predict(denoiser, canvas, full, temperature=1.0)
-    for prediction, positions in ((part, [0, 5]), (whole, range(8))):
-        held = (canvas if prediction is part else full)[positions]
-        assert np.array_equal(prediction.argmax_ids[positions], held)
-        assert np.array_equal(prediction.sampled_ids[positions], held)
-        assert (prediction.confidence[positions] == 1).all()
-        assert (prediction.sampled_confidence[positions] == 1).all()
-        assert (prediction.entropy[positions] == 0).all()
-
-
 @pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask"], indirect=True)
 def test_only_allowed_tokens_follow_a_position_of_a_causal_pass(denoiser):
     ids, few = encoded(denoiser), token_ids([20, 21, 22])
@@ -269,15 +255,6 @@ def conditioned(denoiser, *passes):
 
 def difference(left, right):
     return np.abs(left.entropy - right.entropy).max()
-
-
-@only_conditioned
-def test_canvas_is_conditioned_on_its_last_prediction_until_the_next_prefill(denoiser):
-    [first] = conditioned(denoiser, ([0], ()))
-    [repeated] = conditioned(denoiser, ([0], ()))
-    [second] = conditioned(denoiser, ([0], ()), ([0], ()))
-    check_close(first, repeated, 1e-4)
-    assert difference(first, second) > 0.2
 
 
 @only_conditioned
