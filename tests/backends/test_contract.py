@@ -267,8 +267,9 @@ def test_canvas_is_conditioned_on_its_own_lane(denoiser):
 
 
 @only_conditioned
-def test_canvas_of_another_slot_or_length_does_not_condition(denoiser):
+def test_canvas_of_an_earlier_prompt_another_slot_or_length_does_not_condition(denoiser):
     [first] = conditioned(denoiser, ([0], ()))
+    check_close(first, *conditioned(denoiser, ([0], ())), ATOL)
     denoiser.prefill(1, encoded(denoiser))
     check_close(first, *predict(denoiser, CANVASES[0], slot=1, temperature=0.4), ATOL)
     denoiser.prefill(0, encoded(denoiser))
