@@ -4,7 +4,6 @@ Each case is a tiny GGUF file with the template and the special tokens of a mode
 `chat_templates`, are verbatim; the expected texts were computed by transformers 5.23 (`apply_chat_template`).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,60 +23,62 @@ QWEN = published("qwen")
 GEMMA = published("gemma")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A template, and its text for `TALK` after `system`."""
-
-    model: Model
-    template: str
-    text: str
-    system: str = ""
-
-
-TALK = (Turn(Role.USER, "Is it 4? "), Turn(Role.ASSISTANT, " Yes.\n"), Turn(Role.USER, "And a*b?"))
-CASES = (
-    Case(
-        Model(("<|endoftext|>", "<|im_start|>", "<|im_end|>"), "Qwen2.5 Coder 7B Instruct", end="<|im_end|>"),
-        QWEN,
-        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-        "<|im_start|>user\nIs it 4? <|im_end|>\n<|im_start|>assistant\n Yes.\n<|im_end|>\n"
-        "<|im_start|>user\nAnd a*b?<|im_end|>\n<|im_start|>assistant\n",
-    ),
-    Case(
-        Model(
-            ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-            "Meta Llama 3 8B Instruct",
-            start="<|begin_of_text|>",
-            end="<|eot_id|>",
-        ),
-        published("llama3"),
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nIs it 4?<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nAnd a*b?<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        system="Be brief.",
-    ),
-    Case(
-        Model(("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"), "gemma-2-2b-it", start="<bos>", end="<eos>"),
-        GEMMA,
-        "<bos><start_of_turn>user\nIs it 4?<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
-        "<start_of_turn>user\nAnd a*b?<end_of_turn>\n<start_of_turn>model\n",
-    ),
-    Case(
-        Model(("<s>", "</s>"), "Mistral 7B Instruct v0.2", start="<s>", end="</s>"),
-        published("mistral"),
-        "<s>[INST] Is it 4?  [/INST] Yes.\n</s>[INST] And a*b? [/INST]",
-    ),
+QWEN_MODEL = Model(("<|endoftext|>", "<|im_start|>", "<|im_end|>"), "Qwen2.5 Coder 7B Instruct", end="<|im_end|>")
+GEMMA_MODEL = Model(("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"), "gemma-2-2b-it", start="<bos>", end="<eos>")
+LLAMA_MODEL = Model(
+    ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "Meta Llama 3 8B Instruct",
+    start="<|begin_of_text|>",
+    end="<|eot_id|>",
 )
-QWEN_MODEL, GEMMA_MODEL = CASES[0].model, CASES[2].model
+MISTRAL_MODEL = Model(("<s>", "</s>"), "Mistral 7B Instruct v0.2", start="<s>", end="</s>")
+TALK = (Turn(Role.USER, "Is it 4? "), Turn(Role.ASSISTANT, " Yes.\n"), Turn(Role.USER, "And a*b?"))
+BRIEF_TALK = (Turn(Role.SYSTEM, "Be brief."), *TALK)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.model.name for case in CASES])
-def test_a_conversation_gives_the_prompt_of_transformers(open_vocabulary, case):
-    spec, tokenizer = open_vocabulary(case.model, tokenizer__chat_template=case.template)
-    turns = ((Turn(Role.SYSTEM, case.system), *TALK)) if case.system else TALK
-    assert chat_layout(turns, tokenizer, spec).prompt_ids.tolist() == case.model.sequence(case.text)
+@pytest.mark.parametrize(
+    ("model", "template", "turns", "text"),
+    [
+        pytest.param(
+            QWEN_MODEL,
+            QWEN,
+            TALK,
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nIs it 4? <|im_end|>\n<|im_start|>assistant\n Yes.\n<|im_end|>\n"
+            "<|im_start|>user\nAnd a*b?<|im_end|>\n<|im_start|>assistant\n",
+            id="Qwen",
+        ),
+        pytest.param(
+            LLAMA_MODEL,
+            published("llama3"),
+            BRIEF_TALK,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nIs it 4?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nAnd a*b?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            id="Llama 3 with instructions of the system",
+        ),
+        pytest.param(
+            GEMMA_MODEL,
+            GEMMA,
+            TALK,
+            "<bos><start_of_turn>user\nIs it 4?<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
+            "<start_of_turn>user\nAnd a*b?<end_of_turn>\n<start_of_turn>model\n",
+            id="Gemma",
+        ),
+        pytest.param(
+            MISTRAL_MODEL,
+            published("mistral"),
+            TALK,
+            "<s>[INST] Is it 4?  [/INST] Yes.\n</s>[INST] And a*b? [/INST]",
+            id="Mistral",
+        ),
+    ],
+)
+def test_a_conversation_gives_the_prompt_of_transformers(open_vocabulary, model, template, turns, text):
+    spec, tokenizer = open_vocabulary(model, tokenizer__chat_template=template)
+    assert chat_layout(turns, tokenizer, spec).prompt_ids.tolist() == model.sequence(text)
 
 
 def test_a_raw_text_has_its_special_tokens_and_the_first_token(open_vocabulary):
@@ -125,4 +126,4 @@ def test_a_template_that_cannot_be_used_is_reported(open_vocabulary, template, m
 def test_a_template_refuses_a_conversation(open_vocabulary):
     spec, tokenizer = open_vocabulary(GEMMA_MODEL, tokenizer__chat_template=GEMMA)
     with pytest.raises(RequestError, match="System role not supported"):
-        chat_layout((Turn(Role.SYSTEM, "x"), *TALK), tokenizer, spec)
+        chat_layout(BRIEF_TALK, tokenizer, spec)
