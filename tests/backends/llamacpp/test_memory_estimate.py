@@ -36,18 +36,12 @@ CARD = Device("RTX 5090", "gpu", 10 * GB, 32 * GB)
 SHARED = Device("Radeon 890M", "igpu", 40 * GB, 64 * GB)
 
 
-@pytest.mark.parametrize("vocab_size", [8192, 262_144])
-@pytest.mark.parametrize("kv", [4096, 16 << 20])
 @pytest.mark.parametrize("length", [0, 1, 300, 100_000])
 @pytest.mark.parametrize("longest", [1, 64, 1024])
-def test_canvases_of_a_step_fit_into_the_batch_and_a_slot_into_the_context(longest, length, kv, vocab_size):
-    sizes = replace(SIZES, vocab_size=vocab_size, trained_length=4096, kv_bytes_per_token=kv)
+def test_canvases_of_a_step_fit_into_the_batch(longest, length):
     spec = replace(MASK_SPEC, max_prompt_tokens=512, canvas_lengths=(longest,))
-    made = context_budget(spec, ModelSettings(context_length=length), sizes)
+    made = context_budget(spec, ModelSettings(context_length=length), SIZES)
     assert made.canvas_tokens <= made.batch_tokens <= made.context_length
-    assert made.slot_limit <= min(4096, made.context_length)
-    assert made.prompt_limit in (0, made.slot_limit - longest)
-    assert length or made.canvas_tokens >= longest
 
 
 @pytest.fixture
@@ -86,19 +80,6 @@ def test_slot_of_the_flagship_holds_a_conversation_where_memory_allows(
     assert fitting_budget(weights, BLOCKS, fixed, flash=True, reserved=reserved).slot_limit == 1024
 
 
-@pytest.mark.parametrize("size", [100 * MIB, 20 * GB])
-def test_some_memory_stays_free(machine, size):
-    needed = MemoryEstimate(host=size)
-    machine(2 * size)
-    check_fits("it", needed, "")
-    check_fits("it", MemoryEstimate(), "")
-    with pytest.raises(ModelMemoryError):  # mapped weights count as free, but are in use
-        check_fits("it", needed, "", mapped=size)
-    machine(size + 16 * MIB)
-    with pytest.raises(ModelMemoryError):
-        check_fits("it", needed, "")
-
-
 IN_GPU, IN_MACHINE = r"RTX 5090 has 10\.0 GB free: use less", r"has \d\.0 GB free: use less"
 RESERVE = r"it needs 3\.7 GB of memory including a reserve, this machine has 2\.0 GB free: use less"
 
@@ -109,6 +90,7 @@ RESERVE = r"it needs 3\.7 GB of memory including a reserve, this machine has 2\.
         pytest.param("linux", 2, [CARD], MemoryEstimate(9 * GB, GB), "", id="GPU and machine"),
         pytest.param("linux", 2, [CARD, CARD], MemoryEstimate(18 * GB), "", id="two GPUs"),
         pytest.param("linux", 2, [replace(CARD, memory_free=0)], MemoryEstimate(99 * GB), "", id="unknown memory"),
+        pytest.param("linux", 2, [], MemoryEstimate(0, 1_950_000_000), IN_MACHINE, id="no room for the reserve"),
         pytest.param("linux", 2, [CARD], MemoryEstimate(11 * GB), IN_GPU, id="too large for the GPU"),
         pytest.param("linux", 2, [CARD], MemoryEstimate(GB, 3_500_000_000), RESERVE, id="too large for the machine"),
         pytest.param("linux", 8, [SHARED], MemoryEstimate(9 * GB), IN_MACHINE, id="shared memory"),
@@ -120,6 +102,13 @@ def test_gpu_and_host_are_compared_separately(machine, monkeypatch, platform, fr
     machine(free * GB)
     with pytest.raises(ModelMemoryError, match=problem) if problem else nullcontext():
         check_fits("it", needed, "use less", gpus=devices)
+
+
+def test_mapped_weights_are_in_use_although_the_system_counts_them_as_free(machine):
+    machine(2 * GB)
+    check_fits("it", MemoryEstimate(0, GB), "")
+    with pytest.raises(ModelMemoryError):
+        check_fits("it", MemoryEstimate(0, GB), "", mapped=GB)
 
 
 @pytest.mark.parametrize(
