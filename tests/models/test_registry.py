@@ -56,11 +56,7 @@ def test_a_preset_is_consistent(preset):
     assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
     assert preset.sources
     assert preset.licence
-    assert preset.size > 9e7
     assert re.match(r"(published|measured|estimate)\b", preset.quality_source) or not preset.quality
-    assert 0 <= preset.quality < 1
-    assert 0 < preset.active <= 1
-    assert 1.5e9 < preset.memory_bytes - preset.size < 1.7e9
     assert preset.is_checkpoint == (not any(pattern.endswith(".gguf") for pattern in preset.patterns))
     assert not (preset.sha256 and preset.is_checkpoint), "only a single file has a checksum"
 

@@ -1,6 +1,5 @@
 """How fast the devices of ggml are."""
 
-import itertools
 import json
 from unittest.mock import Mock
 
@@ -11,14 +10,6 @@ from dg_lsp.backends.llamacpp.library import devices
 from dg_lsp.errors import BackendError
 
 [PROCESSOR] = (device for device in devices() if device.kind == "cpu")
-
-
-def test_the_best_run_of_the_processor_counts(monkeypatch):
-    monkeypatch.setattr(device_graph, "_BYTES", 34 * 128 * 100)  # 100 rows of 4,096 weights
-    times = itertools.accumulate(itertools.cycle([0, 3, 0, 2, 0, 4]))
-    speed = device_graph.measure(PROCESSOR, lambda: next(times))
-    assert speed.bytes_per_second == pytest.approx(34 * 128 * 100 / 2)
-    assert speed.operations_per_second == pytest.approx(2 * 4096 * 100 * 64 / 2)
 
 
 def test_a_device_without_the_operation_is_an_error(monkeypatch):

