@@ -97,6 +97,8 @@ def test_samples_follow_the_seed(denoiser):
     first, repeated, reseeded = samples
     assert np.array_equal(first.sampled_ids, repeated.sampled_ids)
     assert not np.array_equal(first.sampled_ids, reseeded.sampled_ids)
+    is_other = first.sampled_ids != first.argmax_ids
+    assert (first.sampled_confidence[is_other] < first.confidence[is_other]).all()
 
 
 @pytest.mark.parametrize("denoiser", ["scripted-mask", "llamacpp-mask"], indirect=True)
