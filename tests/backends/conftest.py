@@ -133,10 +133,6 @@ def open_masked(tmp_path, opened):
         chosen = runtime(**settings)
         weights = LlamaModel(path, chosen)
         described = describe(weights.metadata, weights.vocab_size, path.stem, weights.tokenizer.specials())
-        try:
-            return opened(denoiser_for(weights, replace(described, **(spec or {})), chosen))
-        except BaseException:
-            weights.close()
-            raise
+        return opened(denoiser_for(weights, replace(described, **(spec or {})), chosen))
 
     return open_model

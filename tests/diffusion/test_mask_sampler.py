@@ -107,15 +107,6 @@ def test_exploring_takes_the_sampled_token_at_the_forced_mask_only_and_its_own_p
     assert step.confidence.tolist() == pytest.approx([0.02, 0.95])
 
 
-def test_an_end_token_closes_its_own_gap_only():
-    before = canvas(0, 0, 0, 8, 0, 0, 9, frozen=[3, 6])
-    prediction = predicts([5, END, 6, 8, END, 7, 9], [0.95, 0.99, 0.95, 1, 0.99, 0.99, 1])
-    step = after(before, prediction, closes_gaps=True)
-    assert step.canvas_ids.tolist() == [5, 8, 9]
-    assert step.frozen.tolist() == [False, True, True]
-    assert step.is_over
-
-
 def test_at_the_limit_and_in_the_last_step_the_next_best_token_is_taken():
     step = after(
         canvas(9, 0, 0, 0, 0, frozen=[0]),

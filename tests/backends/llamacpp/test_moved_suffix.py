@@ -128,15 +128,12 @@ def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
     denoiser.prefill(0, prompt())
     typed = BEFORE[:-1]
     denoiser.prefill(0, prompt(typed))
-    assert denoiser.refresh(0) == denoiser.refresh(0) == 16
-    assert drift(denoiser) == 1
+    assert denoiser.refresh(0) == 16
     typed = np.append(typed, OTHER[:2])
     assert denoiser.prefill(0, prompt(typed)) <= 16
-    assert drift(denoiser) == 2
-    assert [denoiser.refresh(0) for _ in range(4)] == [16, 16, 16, 10], "the refresh goes on where it was"
-    assert drift(denoiser) == 1, "the first tokens were decoded before the last edit"
-    assert refresh(denoiser) == [16, 16, 16, 16, 16, 10]
-    assert refresh(denoiser) == []
+    passes = refresh(denoiser)
+    assert max(passes) == 16
+    assert sum(passes) > len(AFTER), "the first tokens were decoded before the last edit"
     check_exact(denoiser, prompt(typed))
 
 
