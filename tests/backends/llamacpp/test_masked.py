@@ -58,6 +58,18 @@ def test_prompt_of_a_request_keeps_its_attention_to_the_first_canvas(open_masked
     assert second.confidence[3] != pytest.approx(predict(exact, FILLED)[0].confidence[3], abs=1e-4)
 
 
+def test_steps_after_the_first_one_of_a_request_decode_their_canvases_only(open_per_request, monkeypatch):
+    denoiser = open_per_request("llada")
+    sizes = []
+    context, decode = denoiser._context, denoiser._context.decode
+    monkeypatch.setattr(context, "decode", lambda **how: sizes.append(context.batch.native.n_tokens) or decode(**how))
+    for _ in range(2):
+        denoiser.prefill(0, PROMPT)
+        predict(denoiser, GAPS)
+        predict(denoiser, GAPS, FILLED)
+    assert sizes == [47, 14] * 2
+
+
 @pytest.mark.usefixtures("is_alone")
 def test_prompt_of_a_request_is_computed_again_after_its_eviction(open_masked, open_per_request):
     denoiser, exact = open_per_request("dream", context_length=256), open_masked("dream")

@@ -12,6 +12,7 @@ import pytest
 import tiny_masked
 
 from dg_lsp.backends.llamacpp import LlamaDenoiser, LlamaModel, model
+from dg_lsp.backends.llamacpp import denoiser as denoiser_module
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens
@@ -165,3 +166,17 @@ def test_copy_of_a_split_model_is_refused(tmp_path):
     part = tiny_masked.write(tmp_path / "part.gguf", tiny_masked.make("dream"), parts=2)
     with pytest.raises(ModelUnsupportedError, match="several parts"):
         LlamaModel(part, PER_REQUEST)
+
+
+def test_a_denoiser_that_cannot_be_made_leaves_no_context(tiny_path, open_denoiser, monkeypatch):
+    api = library().api
+    freed = []
+    for name in ("llama_free", "llama_model_free"):
+        free = getattr(api, name)
+        monkeypatch.setattr(api, name, lambda handle, free=free, name=name: freed.append(name) or free(handle))
+    monkeypatch.setattr(denoiser_module, "threads_for", Mock(side_effect=BackendError("made up")))
+    loaded = LlamaModel(tiny_path, CPU)
+    with pytest.raises(BackendError, match="made up"):
+        LlamaDenoiser(loaded, open_denoiser.mask, CPU)
+    loaded.close()
+    assert freed == ["llama_free", "llama_model_free"]
