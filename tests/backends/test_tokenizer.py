@@ -11,7 +11,7 @@ from scripted import ByteTokenizer
 
 from dg_lsp.backends.llamacpp import LlamaModel
 from dg_lsp.backends.transformers.denoiser import CheckpointTokenizer
-from dg_lsp.errors import BackendError
+from dg_lsp.errors import BackendError, ModelError
 from dg_lsp.models.metadata import read_folder
 from dg_lsp.settings import ModelSettings
 
@@ -84,3 +84,10 @@ def test_special_token_is_found_by_its_spelling_and_decodes_to_nothing(backend):
     assert {spelling: tokenizer.special(spelling) for spelling in SPECIALS[name]} == SPECIALS[name]
     assert tokenizer.decode(np.array([*SPECIALS[name].values()], np.int32)) == b""
     assert tokenizer.special("<|no such token|>") is tokenizer.special("") is tokenizer.special("\ud800x") is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}'])
+def test_damaged_file_is_reported(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError, match="download"):
+        CheckpointTokenizer(tmp_path, frozenset(), 5)

@@ -66,8 +66,6 @@ DAMAGES = {
     "shard whose header is no JSON": lambda folder: replace_start(folder, b"\x08" + bytes(7) + b"{" * 8),
     "missing shard": lambda folder: shards(folder)[-1].unlink(),
     "no configuration": lambda folder: (folder / "config.json").unlink(),
-    "empty tokenizer": lambda folder: (folder / "tokenizer.json").write_text(""),
-    "tokenizer without a model": lambda folder: (folder / "tokenizer.json").write_text('{"model": 3}'),
     "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
     "invalid JSON": lambda folder: (folder / "config.json").write_text("{", encoding="utf-8"),
     "JSON that is no object": lambda folder: (folder / "config.json").write_text("[]", encoding="utf-8"),
