@@ -3,11 +3,9 @@
 import pytest
 
 
-@pytest.mark.parametrize("is_command", [False, True])
-def test_shutdown_answers_pending_requests(session, steps, is_command):
+def test_shutdown_answers_pending_requests(session, steps):
     client = session("slow", "s\n")
-    position = {"line": 0, "character": 1}
-    pending = client.command("dg-lsp.completeBlock", position=position) if is_command else client.complete(0, 1)
+    pending = client.complete(0, 1)
     client.wait_until(steps)
     assert client.leave() == 0
     assert client.is_cancelled(pending)

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from dg_lsp.engine.audit import AuditLog, read_log
+from dg_lsp.engine.audit import AuditLog
 from dg_lsp.engine.ttfue import Usage, Verdict
 from dg_lsp.server import acceptance
 
@@ -41,25 +41,18 @@ def accept(editor, name, length=None):
     editor.server.acceptance.record_accepted(name, length)
 
 
-def test_an_item_that_is_still_there_after_30_seconds_is_a_useful_edit(editor):
+def test_an_item_that_is_still_there_after_30_seconds_is_a_useful_edit_whatever_changes_then(editor):
     [name] = editor.shows(ITEM)
     wait(editor, 3600)  # the user thinks before the first key
     editor.insert(ITEM)
     accept(editor, name)
     wait(editor, 29.9)
     assert editor.outcomes == []
-    wait(editor, 0.2)
+    editor.seconds += 0.2
+    editor.replace(ITEM, "")
     [outcome] = editor.outcomes
     assert (outcome.verdict, outcome.accepted) == ("useful", "whole")
     assert outcome.ttfue_ms == pytest.approx(80)
-
-
-def test_what_is_due_is_judged_by_the_text_before_the_next_change(editor):
-    editor.shows(ITEM)
-    editor.insert(ITEM)
-    editor.seconds += 31
-    editor.replace(ITEM, "")
-    assert [outcome.verdict for outcome in editor.outcomes] == ["useful"]
 
 
 @pytest.mark.parametrize(
@@ -84,20 +77,6 @@ def test_without_a_report_of_the_client_the_text_decides(editor, text, item, edi
             editor.insert(new)
     judged = outcome(editor)
     assert (judged.verdict, judged.accepted, judged.ttfue_ms is None) == (verdict, "none", verdict != "useful")
-
-
-@pytest.mark.parametrize(
-    ("keys", "inserted"),
-    [(["r", "eturn", " width * height"], [False, True, True]), (["return 1"], [False]), (list("return"), [False] * 6)],
-    ids=["a key, a word, the rest", "other text", "typed by hand"],
-)
-def test_a_change_that_inserts_a_part_of_an_item_is_recognized(editor, keys, inserted):
-    recognized = []
-    editor.server.next_edits.change = lambda *_, is_accepted: recognized.append(is_accepted)
-    editor.shows(ITEM)
-    for key in keys:
-        editor.insert(key)
-    assert recognized == inserted
 
 
 @pytest.mark.parametrize(("text", "verdict"), [("", "wrong"), ("return height * width", "partly"), ("depth", "wrong")])
@@ -186,6 +165,3 @@ def test_records_follow_the_schema_of_the_specification_and_have_no_text(editor,
     for broken in ({"verdict": "good"}, {"answer_ms": -1}, {"text": "return"}):
         assert not validator.is_valid({**json.loads(lines[0]), **broken})
     assert "return" not in "".join(lines) and "project" not in "".join(lines)
-    records, outcomes, num_bad = read_log(tmp_path / "a.jsonl")
-    assert outcomes[0].verdict == editor.outcomes[0].verdict
-    assert (records, num_bad) == ([], 0)

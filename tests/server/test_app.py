@@ -14,7 +14,6 @@ BASE = Settings(model=ModelSettings(name="other"), completion=CompletionSettings
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        pytest.param({"fyll": {"deadline_ms": 1}}, "fyll is not used (unknown setting", id="unknown group"),
         pytest.param({"completion": None}, "completion is not used (", id="null for a group"),
         pytest.param({"model": {"name": {}}}, "model.name is not used (", id="an empty group for a value"),
         pytest.param({"remote": {"key_source": "HOME"}}, "remote.key_source is not used", id="a secret's name"),

@@ -118,7 +118,6 @@ def test_of_many_edits_the_newest_are_shown_and_of_one_place_the_last(session):
 def test_the_edit_at_the_cursor_is_not_shown(session):
     session.open("main.py", "def handled(event):\n    return event\n")
     session.type("main.py", "    log(event)\n", line=1)
-    session.server.context_provider.record_edit(session.documents.get(session.uri("main.py")), 90)
     assert session.snippets() is NO_SNIPPETS
 
 

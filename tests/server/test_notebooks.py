@@ -9,7 +9,6 @@ from lsprotocol import types
 from dg_lsp.context.exclusion import ExclusionReason
 from dg_lsp.server import app
 from dg_lsp.server.documents import CellCode
-from dg_lsp.server.session import FIRST_CHARS
 from dg_lsp.settings import PrivacySettings
 
 from .conftest import Editor
@@ -86,22 +85,15 @@ def test_order_and_texts_stay_those_of_the_editor(editor):
     assert editor.parts(2) == ("new\n\n", "xc", "\n\na")
 
 
-def test_the_name_of_the_notebook_excludes_its_cells(editor):
+def test_the_name_of_the_notebook_excludes_its_cells_and_prompts_of_other_cells_are_prepared(editor):
     uri = "file:///project/vendored/a.ipynb"
     editor.exclusion.settings = PrivacySettings(exclude_patterns=("vendored/",), exclude_languages=("sql",))
     editor.open("x", "%%sql\nselect 1", uri=uri)
     editor.open("x", "%%sql\nselect 1")
     reasons = [editor.exclusion.exclusion_reason(editor.snapshot(*cell)) for cell in [(0, uri), (0,), (1,)]]
     assert reasons == [ExclusionReason.PATTERN, None, ExclusionReason.LANGUAGE]
-    assert len(editor.scheduler.warmed) == 1
-
-
-def test_the_first_completion_is_prepared_where_cells_are_opened(editor):
-    editor.open("a = 1\n" * 1000, "b")
     editor.splice(1, 0, "n", opened=[("n", "python", "new")])
-    [(_, first), (name, second)] = editor.scheduler.warmed
-    assert len(first) in (0, FIRST_CHARS)
-    assert (name, second) == (f"{URI}#n", "a = 1\n" * 1000 + "\n")
+    assert editor.scheduler.warmed[1:] == [(f"{URI}#n", "x\n\n")]
 
 
 @pytest.mark.parametrize(
