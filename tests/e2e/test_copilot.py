@@ -27,12 +27,6 @@ def test_the_status_goes_from_loading_to_ready(editor):
     assert client.shown() == []  # editorInfo is not an invalid setting
 
 
-def test_a_client_without_a_status_bar_gets_no_status(session):
-    client = session("fill")
-    client.texts(0, 0)
-    assert client.received("didChangeStatus") == []
-
-
 def test_shown_and_accepted_items_are_counted(editor):
     client = editor()
     [item] = client.items(client.complete(0, 0))

@@ -14,7 +14,6 @@ CAPTURED = Path(__file__).parent / "capabilities"
     ("editor", "encoding"),
     [
         pytest.param("neovim_v0.12.4", "utf-8", id="Neovim 0.12"),
-        pytest.param("neovim_v0.11.4", "utf-8", id="Neovim 0.11 without inline completion"),
         pytest.param("visual_studio_code_v1.139.1", "utf-16", id="VS Code 1.139"),
     ],
 )

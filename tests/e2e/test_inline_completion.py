@@ -76,10 +76,11 @@ def test_an_automatic_completion_waits_until_no_key_was_typed_for_the_debounce(s
     assert client.is_cancelled(stale)
 
 
-def test_automatic_requests_get_one_candidate_and_invoked_ones_three(session):
+def test_automatic_requests_get_one_candidate_and_invoked_ones_three_without_a_status_bar(session):
     client = session("three")
     assert client.texts(0, 0) == ["first"]
     assert sorted(client.texts(0, 0, kind=client.INVOKED)) == ["first", "second", "third"]
+    assert client.received("didChangeStatus") == []
 
 
 def test_cancelling_stops_the_model_within_one_step(session, steps):

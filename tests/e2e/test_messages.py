@@ -3,7 +3,7 @@
 import pytest
 from language_client import span
 
-CANCELLED, INVALID_PARAMS = -32800, -32602
+INVALID_PARAMS = -32602
 ACTION = {"textDocument": {"uri": "file:///a.py"}, "range": span(0, 0, 0), "context": {"diagnostics": []}}
 
 
