@@ -105,20 +105,11 @@ def test_the_newest_request_cancels_the_one_before(typed):
     editor = typed("", "ire")
     editor.keys("t")
     wait_requests(editor, 2)
-    first, second = editor.lua("return vim.tbl_map(function(one) return one.id end, late.requests)")
-    assert editor.lua("return late.cancelled") == [first]
+    assert editor.lua("return #late.cancelled == 1 and late.cancelled[1] == late.requests[1].id")
     answer(editor, 1, "turn 1")
     assert editor.ghosts == []
     answer(editor, 2, "urn 2")
     editor.wait_ghost("urn 2")
-    assert second != first
-
-
-def test_a_position_is_not_requested_again_while_its_request_runs(typed):
-    editor = typed("", "ire")
-    editor.lua("for _ = 1, 3 do vim.api.nvim_exec_autocmds('CursorMovedI', { buffer = 0 }) end")
-    editor.rest()
-    assert editor.lua("return { #late.requests, #late.cancelled }") == [1, 0]
 
 
 def test_an_empty_answer_removes_the_ghost_text_and_tab_inserts_a_tab(shown):

@@ -62,21 +62,15 @@ def test_tab_jumps_and_makes_one_edit_after_the_other(edited):
     edited.wait_lines(*CHANGED[:3], REST[2])
 
 
-def test_an_edit_that_is_made_changes_no_option(edited):
+def test_tab_works_in_insert_mode_behind_code_and_changes_no_option(edited):
     wait_shown(edited, 1, cursor_row=0)
     edited.nvim.command("setlocal undolevels=-1")
-    edited.keys("<Tab><Tab>")
-    edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
-    assert edited.lua("return { vim.go.undolevels, vim.bo.undolevels }") == [1000, -1]
-
-
-def test_tab_works_in_insert_mode_behind_code(edited):
-    wait_shown(edited, 1, cursor_row=0)
     edited.keys("a")
     edited.keys("<Tab>")
     wait_shown(edited, 1)
     edited.keys("<Tab>")
     edited.wait(lambda: edited.lines[1] == CHANGED[1], "the edit is not made")
+    assert edited.lua("return { vim.go.undolevels, vim.bo.undolevels }") == [1000, -1]
 
 
 def test_tab_opens_the_folds_around_the_edit(edited):
