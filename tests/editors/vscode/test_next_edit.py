@@ -59,6 +59,11 @@ def until_shown(window, line):
     until(lambda: f"Ln {line}," in window.run(POSITION), lambda: window.run(POSITION))
 
 
+def dismiss(window):
+    window.press("Escape", 27)
+    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+
+
 def test_tab_jumps_and_makes_one_edit_after_the_other(window):
     until_shown(window, 1)
     window.press("Home", 36)
@@ -75,25 +80,18 @@ def test_tab_jumps_and_makes_one_edit_after_the_other(window):
     window.until(f"!({IS_SHOWN})", "an edit is still shown")
 
 
-def test_an_edit_is_requested_by_a_key(window):
+def test_a_dismissed_edit_is_not_shown_after_a_save_but_by_a_key(window):
     until_shown(window, 1)
-    window.press("Escape", 27)
-    window.until(f"!({IS_SHOWN})", "the edit is still shown")
-    window.press("n", 78, ctrl=True, alt=True)
-    until_shown(window, 4)  # the dismissed one comes last
-
-
-def test_escape_dismisses_the_edit_and_a_save_does_not_bring_it_back(window):
-    until_shown(window, 1)
-    window.press("Escape", 27)
-    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    dismiss(window)
     window.press("s", 83, ctrl=True)
     until_shown(window, 1)  # the other place
-    window.press("Escape", 27)
-    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    dismiss(window)
     window.press("Home", 36)
     window.press("Tab", 9)
     window.until_saved(FIRST.replace("a = ", "    a = "))
+    assert not window.run(IS_SHOWN)
+    window.press("n", 78, ctrl=True, alt=True)
+    window.until(IS_SHOWN, "no edit is shown by the key")
 
 
 def test_escape_removes_the_other_cursors_before_it_dismisses_the_edit(window):
@@ -103,15 +101,13 @@ def test_escape_removes_the_other_cursors_before_it_dismisses_the_edit(window):
     window.press("Escape", 27)
     window.until(f"{NUM_CURSORS} === 1", "the second cursor stays")
     assert window.run(IS_SHOWN)
-    window.press("Escape", 27)
-    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    dismiss(window)
 
 
 def dismiss_and_go_to(window, line, column):
     """Dismisses the edit that is shown, and has the next one proposed while the cursor is in a line."""
     until_shown(window, 1)
-    window.press("Escape", 27)
-    window.until(f"!({IS_SHOWN})", "the edit is still shown")
+    dismiss(window)
     window.to_line(line)
     for _ in range(column):
         window.press("ArrowRight", 39)
