@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-IS_RELEASE = "DG_LSP_RELEASE_PYTHON" in os.environ
 PYTHON = os.environ.get("DG_LSP_RELEASE_PYTHON", sys.executable)
-PYTHONPATH = {} if IS_RELEASE else {"PYTHONPATH": str(ROOT)}
+PYTHONPATH = {} if "DG_LSP_RELEASE_PYTHON" in os.environ else {"PYTHONPATH": str(ROOT)}
 """Variables with which the server's process imports this clone."""
 PLUGIN = Path(os.environ.get("DG_LSP_RELEASE_PLUGIN", ROOT / "editors/nvim"))
 VSIX = Path(os.environ.get("DG_LSP_RELEASE_VSIX", ROOT / "editors/vscode/dist/dg-lsp.vsix"))

@@ -108,9 +108,3 @@ def test_a_sparse_file_that_claims_gigabytes_takes_no_memory(tmp_path, start):
     with pytest.raises(ModelError, match="damaged"):
         read_header(tmp_path / "sparse.gguf")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most < 200_000  # kB
-
-
-@pytest.mark.parametrize(("name", "message"), [("none.gguf", "does not exist"), ("", "cannot be read")])
-def test_missing_file_and_directory_are_refused(tmp_path, name, message):
-    with pytest.raises(ModelError, match=message):
-        read_header(tmp_path / name)

@@ -53,12 +53,6 @@ def launcher(tmp_path):
 
 
 @pytest.fixture
-def start(launcher):
-    """Starts a process of `scripted_server.py` with a scenario."""
-    return launcher.scripted_process
-
-
-@pytest.fixture
 def session(launcher, capfd):
     """A session of the server of `scripted_server.py`, checked at the end of the test; the document is open."""
     clients = []

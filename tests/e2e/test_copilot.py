@@ -53,7 +53,7 @@ def test_the_status_has_the_reason_why_a_requested_completion_is_missing(editor,
     client.wait_status(lambda status: not status["message"])
 
 
-def test_an_excluded_file_is_inactive(editor):
+def test_an_excluded_file_is_inactive_until_it_is_closed(editor):
     client = editor()
     client.open("A=\n", uri=SECRET, language="properties")
     client.focus(SECRET)
@@ -61,6 +61,10 @@ def test_an_excluded_file_is_inactive(editor):
     client.focus(client.URI)
     client.notify("textDocument/didFocus", {})
     client.wait_status(lambda status: status["kind"] == "Normal")
+    client.focus(SECRET)
+    client.wait_status(lambda status: status["kind"] == "Inactive")
+    client.close_document(SECRET)
+    assert client.wait_status(lambda status: status["kind"] == "Normal")["message"] == ""
     client.focus(client.URI)
     for languages, kind in ((["python"], "Inactive"), ([], "Normal")):
         client.configure(privacy={"exclude_languages": languages})

@@ -22,8 +22,8 @@ def test_exit_without_shutdown_is_code_1(launcher, is_initialized):
 
 
 @pytest.mark.parametrize("moment", ["computing", "loading"])
-def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
-    client = start("slow", **(gate.env if moment == "loading" else {})).begin("s\n")
+def test_the_server_ends_when_the_client_ends(launcher, steps, gate, moment):
+    client = launcher.scripted_process("slow", **(gate.env if moment == "loading" else {})).begin("s\n")
     if moment == "computing":
         client.complete(0, 1)
         client.wait_until(steps)
@@ -33,12 +33,12 @@ def test_the_server_ends_when_the_client_ends(start, steps, gate, moment):
 
 
 @pytest.fixture
-def deaf(start):
+def deaf(launcher):
     """A client that has sent `initialize` and reads nothing; the server ends without an error."""
     clients = []
 
     def begin(scenario):
-        clients.append(start(scenario, deaf=True))
+        clients.append(launcher.scripted_process(scenario, deaf=True))
         clients[-1].request("initialize", {"processId": None, "rootUri": None, "capabilities": {}})
         return clients[-1]
 

@@ -19,12 +19,10 @@ from dg_lsp.server.app import create_server, did_open
 from dg_lsp.server.completion import explain_position
 from dg_lsp.server.rewrite import code_action
 from dg_lsp.server.session import FIRST_CHARS
-from dg_lsp.server.status import State
 from dg_lsp.settings import Settings
 
 from .conftest import URI, Editor, FakeScheduler
 
-SECRETS = "file:///project/.env"
 TEXT = "é = 1\n" * 1000
 SUFFIX_FIRST = MASK_SPEC.fim
 PREFIX_FIRST = replace(SUFFIX_FIRST, order=FimOrder.PREFIX_FIRST)
@@ -55,16 +53,6 @@ def test_a_cursor_that_rests_and_a_document_that_gets_the_focus_prepare_the_next
     focus({"textDocument": {"uri": URI}, "position": {"line": 1, "character": 2}})
     focus({"textDocument": {"uri": "file:///other.py"}})
     assert [text for _, text in opened.scheduler.warmed[1:]] == [TEXT[:19], TEXT[:19], TEXT[:8]]
-
-
-def test_an_excluded_document_does_not_decide_the_status_once_it_is_closed(editor):
-    status = editor.server.status
-    status.update(state=State.READY)
-    editor.open("KEY=1\n", uri=SECRETS, language="plaintext")
-    editor.server.focus(SECRETS)
-    assert status.state is State.EXCLUDED
-    editor.close(SECRETS)
-    assert (status.state, status.message) == (State.READY, "")
 
 
 def test_documents_are_edited_while_a_model_is_closed():
