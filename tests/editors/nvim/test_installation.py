@@ -57,6 +57,10 @@ def test_checkhealth_reports_options_that_do_not_exist(launch):
     report = editor.health()
     assert "unknown option: gost" in report
     assert "unknown option: keys.acept" in report
+    editor.open()
+    editor.keys("idef hello<C-y>")
+    editor.rest()
+    assert not editor.notifications
     editor.close()
 
 
@@ -148,23 +152,22 @@ def test_files_in_no_project_share_a_server(editor):
     assert editor.lua("return #vim.lsp.get_clients({ name = 'dg_lsp' })") == 1
 
 
-def test_a_buffer_without_a_name_has_no_server(editor):
-    editor.open()
-    editor.nvim.command("enew | setlocal filetype=python")
-    assert editor.lua(NUM_CLIENTS) == 0
-    editor.nvim.command("write named.py")
-    editor.keys("idef hello")
-    editor.wait_ghost("(name):")
-
-
-def test_files_get_ghost_text_without_a_setting_and_other_buffers_have_no_server(editor):
+def test_files_get_ghost_text_without_a_setting_and_buffers_without_a_file_have_no_server(editor):
     for name in ("a.ts", "COMMIT_EDITMSG"):
         editor.show("is =", " 'é😋' + str(3)", name=name)
     editor.keys("<Esc>")
-    for command in ("help", "copen", "new | setlocal buftype=nofile filetype=markdown"):
+    for command in (
+        "help",
+        "copen",
+        "new | setlocal buftype=nofile filetype=markdown",
+        "enew | setlocal filetype=python",
+    ):
         editor.nvim.command(f"{command} | only")
         editor.lua("vim.wait(50)")  # the server is attached after the event
         assert editor.lua(NUM_CLIENTS) == 0
+    editor.nvim.command("write named.py")
+    editor.keys("idef hello")
+    editor.wait_ghost("(name):")
 
 
 def test_status_and_health_have_the_reason_why_the_bundled_model_completes_no_typescript(launch):
