@@ -34,6 +34,17 @@ for name, ns in pairs(vim.api.nvim_get_namespaces()) do
 end
 return found
 """
+SCREEN = """
+vim.cmd.redraw()
+local rows = {}
+for row = 1, vim.o.lines do
+  rows[row] = {}
+  for column = 1, vim.o.columns do
+    rows[row][column] = { vim.fn.screenstring(row, column), vim.fn.screenattr(row, column) }
+  end
+end
+return rows
+"""
 IS_READY = """
 local client = vim.lsp.get_clients({ name = "dg_lsp", bufnr = 0 })[1]
 local status = client and require("dg_lsp.status").of(0)
@@ -144,6 +155,11 @@ class Editor:
         row, column, text, _ = ghosts[0]
         assert (row + 1, column) == self.cursor
         return text
+
+    @property
+    def screen(self):
+        """The rows of the screen; a cell is a text and the number of its colours."""
+        return self.lua(SCREEN)
 
     def health(self):
         self.nvim.command("checkhealth dg_lsp")

@@ -8,9 +8,6 @@ import argparse
 import importlib
 import sys
 
-from rich.console import Console
-from rich.table import Table
-
 from soak.figures import FAILURES, run
 
 CAMPAIGNS = ("messages", "gguf", "web", "traps")
@@ -25,7 +22,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     names = given.names or CAMPAIGNS
-    table = Table("campaign", *(key.replace("_", " ") for key in COLUMNS), caption=f"seed {given.seed}")
     has_failed = False
     for name in names:
         module = importlib.import_module(f"soak.{name}")
@@ -33,10 +29,8 @@ def main():
         result = run(module.campaign, given.seed, 60 * given.minutes / len(names))
         for example in result["examples"]:
             print(f"{name}: {example}", file=sys.stderr)
-        is_failure = any(result[key] for key in FAILURES)
-        has_failed = has_failed or is_failure
-        table.add_row(name, *(f"{result[key]:,}" for key in COLUMNS), style="red" if is_failure else None)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        has_failed |= any(result[key] for key in FAILURES)
+        print(f"{name}, seed {given.seed}: {', '.join(f'{result[key]:,} {key}' for key in COLUMNS)}")
     return int(has_failed)
 
 

@@ -10,17 +10,6 @@ LOOK = (
     'vim.o.termguicolors = true\nvim.o.number = true\nvim.cmd("syntax on")\n'
     'vim.api.nvim_set_hl(0, "ComplHint", { fg = "#8f98a8", italic = true })\n'
 )
-SCREEN = """
-vim.cmd.redraw()
-local rows = {}
-for row = 1, vim.o.lines do
-  rows[row] = {}
-  for column = 1, vim.o.columns do
-    rows[row][column] = { vim.fn.screenstring(row, column), vim.fn.screenattr(row, column) }
-  end
-end
-return rows
-"""
 STATUS = "vim.o.laststatus = 2\nvim.o.statusline = \" %t %m%=%{matchstr(v:lua.require'dg_lsp'.status(), '.*mini')} \"\n"
 SAMPLE = '''"""Shelves."""
 
@@ -50,7 +39,7 @@ def test_the_text_on_the_screen_is_the_text_on_disk_after_it_is_accepted(editor)
     editor.keys(f"{row + 1}GA ")
     editor.wait(lambda: editor.ghosts, "ghost text of the bundled model")
     shown = editor.ghost
-    screen = editor.lua(SCREEN)
+    screen = editor.screen
     lines = ["".join(text for text, _ in cells) for cells in screen]
     [at] = [number for number, line in enumerate(lines) if re.match(rf" *{row + 1} ", line)]
     assert lines[at].rstrip().endswith("self.size = " + shown.split("\n")[0])

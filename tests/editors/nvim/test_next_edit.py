@@ -149,18 +149,6 @@ def scale(width, factor):
         raise ValueError(width)
     return width * factor
 """
-SCREEN = """
-vim.cmd.redraw()
-local lines = {}
-for row = 1, 6 do
-  local cells = {}
-  for column = 1, vim.o.columns do
-    table.insert(cells, vim.fn.screenstring(row, column))
-  end
-  table.insert(lines, (vim.trim("|" .. table.concat(cells)):sub(2)))
-end
-return table.concat(vim.tbl_filter(function(line) return line ~= "" and line ~= "~" end, lines), "\\n")
-"""
 
 
 def test_the_recording_in_the_documentation_is_what_the_screen_shows(launch):
@@ -171,8 +159,13 @@ def test_the_recording_in_the_documentation_is_what_the_screen_shows(launch):
     editor.nvim.ui_attach(72, 8)
     editor.open(PARAMETER)
     editor.keys("fwcwlength<Esc>j0fwcwlength<Esc>")
+
+    def visible_text():
+        rows = ("".join(text for text, _ in cells).rstrip() for cells in editor.screen[:6])
+        return "\n".join(row for row in rows if row not in ("", "~"))
+
     assert len(frames) == 4
     for number, frame in enumerate(frames):
         if number:
             editor.keys("<Tab>")
-        editor.wait(lambda frame=frame: editor.lua(SCREEN) == frame, f"the screen is not frame {number + 1}")
+        editor.wait(lambda frame=frame: visible_text() == frame, f"the screen is not frame {number + 1}")
