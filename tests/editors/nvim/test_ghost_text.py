@@ -111,48 +111,14 @@ def test_no_completion_is_requested_while_completions_are_off(editor):
     editor.wait_ghost(HELLO)
 
 
-SET = """
-local client = vim.lsp.get_clients({ name = "dg_lsp", bufnr = 0 })[1]
-local params = { settings = { completion = ... } }
-if vim.fn.has("nvim-0.11") == 1 then
-  client:notify("workspace/didChangeConfiguration", params)
-else
-  client.notify("workspace/didChangeConfiguration", params)
-end
-"""
-
-
-@pytest.fixture
-def set_completion(editor):
-    """`set_completion(trigger="manual")` changes settings of the server for one test."""
-    editor.open()
-    yield lambda **changes: editor.lua(SET, changes)
-    editor.lua(SET, {"trigger": "auto"})
-
-
 @pytest.mark.parametrize("key", ["<M-Bslash>", "<C-g>"], ids=["default key", "own key"])
-def test_completions_come_only_by_a_key_with_a_manual_trigger(editor, set_completion, key):
-    set_completion(trigger="manual")
-    editor.nvim.command("imap <C-g> <Plug>(dg-lsp-trigger)")
-    editor.keys("idef hell")
-    editor.rest()
-    assert editor.ghosts == []
-    editor.keys(key)
-    editor.wait_ghost("o" + HELLO)
-    editor.keys("o")
-    editor.rest()
-    editor.wait_ghost(HELLO)
-    editor.keys("<Tab>")
-    editor.wait_lines("def hello" + HELLO)
-    editor.nvim.command("iunmap <C-g>")
-
-
-def test_the_status_line_has_the_reason_why_a_requested_completion_is_missing(editor):
+def test_the_status_line_has_the_reason_why_a_completion_that_a_key_requests_is_missing(editor, key):
     editor.open()
+    editor.nvim.command("imap <buffer> <C-g> <Plug>(dg-lsp-trigger)")
     editor.keys("ix = ")
     editor.rest()  # the automatic request of the last key comes before the requested one
     assert "the result is empty" not in editor.status
-    editor.keys("<M-Bslash>")
+    editor.keys(key)
     editor.wait(lambda: "There is no completion: the result is empty." in editor.status, "no reason")
     editor.keys("<CR>def hell")
     editor.wait_ghost("o" + HELLO)
