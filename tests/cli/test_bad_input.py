@@ -34,13 +34,10 @@ def folder(tmp_path):
         (["latin.py:1"], "latin.py is not UTF-8 (byte 5): convert it first"),
         (["good.py:9"], "good.py has 3 lines: there is no line 9"),
         (["good.py:2:9"], "line 2 of good.py has 1 character: its last column is 2, not 9"),
-        (["good.py:0"], "good.py:0: lines and columns start at 1"),
-        (["good.py:1:0"], "lines and columns start at 1"),
-        (["good.py:1-2"], "good.py:1-2: expected FILE:LINE[:COL]"),
+        (["good.py:1:0"], "good.py:1:0: lines and columns start at 1"),
         (["good.py:1:1", "--gaps"], "good.py:1:1: expected FILE[:FIRST-LAST]"),
         (["good.py", "--gaps"], "there is no gap"),
         (["good.py", "--gaps", "--candidates", "2"], "--gaps takes the best fill of each gap: leave --candidates out"),
-        (["good.py:9", "--gaps"], "no line 9"),
         (["good.py"], "good.py: expected FILE:LINE[:COL], for example samples/shapes.py:12"),
         (["a\nb.py:7"], "a\\nb.py has 1 line: there is no line 7"),
         (["locked.py:1", "--write"], "locked.py is read-only: nothing was written; change its permissions first"),
@@ -93,12 +90,10 @@ def test_an_unknown_or_invalid_model_is_exit_code_3(dg_lsp, folder, name, messag
     assert message in dg_lsp("fill", "good.py:1", "--model", name).error(3)
 
 
-@pytest.mark.parametrize("command", [("fill", "a.py:1"), ("doctor",)], ids=lambda command: command[0])
-def test_a_context_that_does_not_fit_into_memory_is_reported(dg_lsp, position, user_settings, command):
+def test_a_context_that_does_not_fit_into_memory_is_exit_code_3(dg_lsp, position, user_settings):
     user_settings("[model]\ncontext_length = 1000000000\n")
-    outcome = dg_lsp(*command)
-    assert outcome.code == 3
-    message = next(line for line in f"{outcome.err}\n{outcome.out}".splitlines() if "dg-mini.gguf needs" in line)
+    message = dg_lsp("fill", position).error(3)
+    assert "dg-mini.gguf needs" in message
     assert "GB of memory including a reserve, " in message
     assert "set context_length" in message
 

@@ -71,9 +71,8 @@ def test_secrets_are_not_written_down(dg_lsp, data, oracle, user_settings, monke
     [
         (["--api", "infill"], b"POST /infill", b'"input_suffix"'),
         (["--fim", "qwen", "--model", "qwen2.5-coder"], b"POST /v1/completions", b"<|fim_suffix|>"),
-        ([], b"POST /v1/completions", b'"suffix"'),
     ],
-    ids=["llama-server", "vLLM", "OpenAI"],
+    ids=["llama-server", "vLLM"],
 )
 def test_replay_measures_other_servers_by_the_same_definitions(dg_lsp, options, path, sent):
     Path("a.py").write_text("def area(width, height):\n    return width * height\n")

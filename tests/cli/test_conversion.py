@@ -27,7 +27,6 @@ def pull_request_gguf(tiny_repacked, tmp_path):
     [
         pytest.param("pull_request_gguf", (), "gemma-F32", "F32", id="a GGUF"),
         pytest.param("tiny_checkpoint", (), "tiny-diffusiongemma-F32", "F32", id="a checkpoint, unchanged"),
-        pytest.param("tiny_checkpoint", ("--type", "bf16"), "tiny-diffusiongemma-BF16", "BF16", id="with a type"),
     ],
 )
 def test_a_diffusiongemma_is_converted_with_a_side_file(dg_lsp, request, capsys, tmp_path, source, options, name, kind):

@@ -20,29 +20,28 @@ def endpoint():
     return Endpoint.of_user()
 
 
-@pytest.fixture
-def running(script, monkeypatch, endpoint):
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    with serving(endpoint, loading.open_engine):
-        yield
-
-
 def record_of(endpoint):
     """The record of a daemon that crashed."""
     return DaemonRecord(7, 0.0, "token", "proof", str(endpoint.socket_path))
 
 
-def test_status_start_and_stop_with_and_without_a_daemon(dg_lsp, running):
-    facts = dg_lsp("daemon", "status", "--json").json
-    assert (facts["running"], facts["version"], facts["pid"]) == (True, __version__, os.getpid())
-    shown = dg_lsp("daemon", "status").facts
-    assert (shown["running"], shown["pid"], shown["sessions"]) == ("yes", str(os.getpid()), "0")
-    again = dg_lsp("daemon", "start")
-    assert (again.code, again.out) == (0, "")
-    assert "runs already" in again.err
-    assert "a daemon runs already" in dg_lsp("daemon", "start", "--foreground").error(2)
-    outcome = dg_lsp("daemon", "stop")
-    assert (outcome.code, outcome.err) == (0, "stopped\n")
+def test_status_start_and_stop_with_and_without_a_daemon(dg_lsp, script, monkeypatch, endpoint):
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    with serving(endpoint, loading.open_engine):
+        facts = dg_lsp("daemon", "status", "--json").json
+        assert (facts["running"], facts["version"], facts["pid"]) == (True, __version__, os.getpid())
+        session, _ = endpoint.call({"want": "session"})
+        shown = dg_lsp("daemon", "status").facts
+        assert (shown["running"], shown["pid"], shown["sessions"]) == ("yes", str(os.getpid()), "1")
+        again = dg_lsp("daemon", "start")
+        assert (again.code, again.out) == (0, "")
+        assert "runs already" in again.err
+        assert "a daemon runs already" in dg_lsp("daemon", "start", "--foreground").error(2)
+        outcome = dg_lsp("daemon", "stop")
+        assert (outcome.code, outcome.err) == (0, "stopped\n")
+        with session:
+            assert session.recv(1) == b""
+    assert not endpoint.socket_path.exists()
     outcome = dg_lsp("daemon", "status", "--json")
     assert (outcome.code, outcome.json) == (1, {"running": False, "other_versions_running": []})
     outcome = dg_lsp("daemon", "stop")

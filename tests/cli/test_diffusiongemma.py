@@ -16,12 +16,9 @@ def settings(user_settings):
     user_settings("completion = { max_tokens = 16 }\nmodel = { num_slots = 1 }\n")
 
 
-@pytest.fixture(params=[pytest.param("tiny_repacked", marks=needs_runtime), "tiny_checkpoint"])
-def source(request):
-    return request.getfixturevalue(request.param)
-
-
-def test_a_fill_runs_through_and_is_judged(source, dg_lsp, position):
+@pytest.mark.parametrize("name", [pytest.param("tiny_repacked", marks=needs_runtime), "tiny_checkpoint"])
+def test_a_fill_runs_through_and_is_judged(dg_lsp, position, request, name):
+    source = request.getfixturevalue(name)
     options = ("--json", "--deadline", "30000", "--threads", "1", "--candidates", "2")
     outcome = dg_lsp("fill", position, "--model", source, *options)
     assert outcome.code in (0, 1), outcome.err

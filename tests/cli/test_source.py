@@ -83,17 +83,13 @@ def test_a_failure_before_the_rename_leaves_the_file_unchanged(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
-POSITION, LINES, FILE = "FILE:LINE[:COL]", "FILE:FIRST-LAST", "FILE[:FIRST-LAST]"
-
-
 @pytest.mark.parametrize(
     ("form", "text", "location"),
     [
-        (POSITION, r"C:\work\a.py:3:7", (r"C:\work\a.py", 3, 3, 7)),
-        (POSITION, "a:1:2:3", ("a:1", 2, 2, 3)),
-        (POSITION, "a\nb.py:2", ("a\nb.py", 2, 2, None)),
-        (LINES, "a:b:3-4", ("a:b", 3, 4, None)),
-        (FILE, "a:b:3-4", ("a:b", 3, 4, None)),
+        ("FILE:LINE[:COL]", r"C:\work\a.py:3:7", (r"C:\work\a.py", 3, 3, 7)),
+        ("FILE:LINE[:COL]", "a:1:2:3", ("a:1", 2, 2, 3)),
+        ("FILE:LINE[:COL]", "a\nb.py:2", ("a\nb.py", 2, 2, None)),
+        ("FILE[:FIRST-LAST]", "a:b:3-4", ("a:b", 3, 4, None)),
     ],
 )
 def test_a_location_is_read_from_the_right(form, text, location):

@@ -14,18 +14,6 @@ from dg_lsp.daemon.server import Daemon
 from dg_lsp.errors import DaemonError
 
 
-def test_a_stopped_daemon_removes_record_and_socket(start, endpoint):
-    start()
-    session, _ = endpoint.call({"want": "session"})
-    assert "stopping" in endpoint.query("stop")
-    assert session.recv(1) == b""
-    session.close()
-    wait_until(lambda: endpoint.read() is None and not endpoint.socket_path.exists())
-    assert endpoint.query("status") is None
-    start()
-    assert endpoint.query("status")["sessions"] == 0
-
-
 @pytest.mark.parametrize("endpoint", ["socket", "tcp"], indirect=True)
 def test_the_token_is_required(start, endpoint):
     start()

@@ -24,15 +24,12 @@ ENDINGS = {
     "text-limit": ("/completion", STORY, {"prompt": "Once upon", "n_predict": 5}, STORY[9:14], "limit"),
     "text-stop": ("/completion", STORY, {"prompt": "Once upon", "stop": [" time", "x"]}, " = a", "word"),
     "openai-text-default": ("/v1/completions", STORY, {"prompt": "Once upon"}, STORY[9:25], "length"),
-    "openai-text-end": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": 500}, STORY[9:], "stop"),
     "openai-text-no-limit": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": -1}, STORY[9:], "stop"),
     "openai-text-none": ("/v1/completions", STORY, {"prompt": "Once upon", "max_tokens": 0}, "", "length"),
     "openai-text-line": ("/v1/completions", STORY, {"prompt": "Once upon", "stop": "\n"}, " = a time (", "stop"),
     # an end token after the limit is not the end of the text
     "text-just-too-long": ("/completion", "whole", {"prompt": "a", "n_predict": 4}, "whol", "limit"),
     "text-just-right": ("/completion", "whole", {"prompt": "a", "n_predict": 5}, "whole", "eos"),
-    "openai-text-just-too-long": ("/v1/completions", "whole", {"prompt": "a", "max_tokens": 4}, "whol", "length"),
-    "openai-text-just-right": ("/v1/completions", "whole", {"prompt": "a", "max_tokens": 5}, "whole", "stop"),
 }
 """Path, text of the model, body of the request, and the text and the reason of the answer."""
 

@@ -88,7 +88,6 @@ FILE = [f"value_{number} = compute({number})\n" for number in range(99)]
 @pytest.mark.parametrize(
     ("client", "sent", "joined"),
     [
-        pytest.param("alice", FILE[20:70], FILE[:70], id="further lines"),
         pytest.param("alice", FILE[20:55], FILE[:55], id="a line above the last one"),
         pytest.param("alice", FILE[70:], FILE[70:], id="lines that follow none"),
         pytest.param("alice", FILE[20:25], FILE[20:25], id="too few to recognise"),

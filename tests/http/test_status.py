@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 from chatty import HI, chatty
-from http_server import GAP, choices, engine_of, wait_until
+from http_server import GAP, engine_of, wait_until
 from scripted import ScriptedDenoiser
 
 
@@ -24,33 +23,23 @@ def named(denoiser, name):
     return denoiser
 
 
-@pytest.fixture
-def pair(start):
-    """A server with a small model for completions and a large one for chats."""
+def test_chats_have_a_model_of_their_own_and_the_status_is_that_of_the_model_of_completions(start):
     denoisers = {
         "small": named(ScriptedDenoiser("filled", num_slots=2, context_length=300), "small"),
         "large": named(chatty("answered", context_length=2000), "large"),
     }
     options = {"model": {"name": "small"}, "rewrite": {"model": "large"}}
-    return start(open_engine=lambda settings: engine_of(denoisers[settings.model.name])(settings), **options)
-
-
-def test_chats_and_completions_have_their_own_model(pair):
-    completion = pair.post("/infill", GAP).tree
+    client = start(open_engine=lambda settings: engine_of(denoisers[settings.model.name])(settings), **options)
+    completion = client.post("/infill", GAP).tree
     assert (completion["content"], completion["model"]) == ("filled", "small")
-    assert pair.post("/completion", {"prompt": "a"}).tree["model"] == "small"
-    answer = pair.post("/v1/chat/completions", HI).tree
+    assert client.post("/completion", {"prompt": "a"}).tree["model"] == "small"
+    answer = client.post("/v1/chat/completions", HI).tree
     assert (answer["choices"][0]["message"]["content"], answer["model"]) == ("answered", "large")
-    reply = pair.post("/v1/chat/completions", {**HI, "stream": True, "diffusing": True})
-    assert "answered" in "".join(choice["delta"]["content"] for choice in choices(reply))
-
-
-def test_reports_are_about_the_model_of_completions_and_the_list_has_both(pair):
-    models = pair.get("/v1/models").tree
+    models = client.get("/v1/models").tree
     assert [(model["id"], model["object"]) for model in models["data"]] == [("small", "model"), ("large", "model")]
-    assert pair.get("/models").tree == models
-    assert pair.get("/v1/health").tree == {"status": "ok"}
-    props = pair.get("/props").tree
+    assert client.get("/models").tree == models
+    assert client.get("/v1/health").tree == {"status": "ok"}
+    props = client.get("/props").tree
     assert (props["model_alias"], props["default_generation_settings"]["n_ctx"]) == ("small", 300)
     assert (props["total_slots"], props["is_sleeping"]) == (2, False)
-    assert [slot["n_ctx"] for slot in pair.get("/slots").tree] == [300, 300]
+    assert [slot["n_ctx"] for slot in client.get("/slots").tree] == [300, 300]
