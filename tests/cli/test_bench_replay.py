@@ -50,9 +50,7 @@ def test_json_has_the_options_and_the_numbers(dg_lsp, model):
     ("options", "message"),
     [
         (["--region", "three"], "expected FILE:FIRST-LAST"),
-        (["--region", "9-9"], "area.py has 7 lines: there is no line 9"),
         (["--region", "4-5"], "nothing to type"),
-        (["--limit", "0"], "--limit"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(dg_lsp, model, options, message):

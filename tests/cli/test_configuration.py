@@ -45,21 +45,14 @@ def test_every_bad_key_is_reported_and_the_last_source_of_the_others_counts(tmp_
 
 
 ARGUMENTS = {
-    "fill": "a.py:1",
-    "rewrite": "a.py:1",
-    "why": "a.py:1",
+    **dict.fromkeys(("fill", "rewrite", "why"), "a.py:1"),
+    **dict.fromkeys(("report", "models show", "models pull", "models rm", "models convert", "bench infill"), "gone"),
     "generate": "x",
     "chat": "--message hi",
     "serve": "--host 192.0.2.1",
     "doctor": "--model gone.gguf",
-    "report": "gone.jsonl",
-    "models show": "gone.gguf",
-    "models pull": "gone",
-    "models rm": "gone",
-    "models convert": "gone",
     "models build-runtime": "--from gone",
     "bench cut": ". -o cut.jsonl",
-    "bench infill": "gone.jsonl",
     "bench next-edit": ".",
     "bench replay": "gone.py",
 }

@@ -40,8 +40,8 @@ def test_status_start_and_stop_with_and_without_a_daemon(dg_lsp, script, monkeyp
         outcome = dg_lsp("daemon", "stop")
         assert (outcome.code, outcome.err) == (0, "stopped\n")
         with session:
+            session.settimeout(TIMEOUT)
             assert session.recv(1) == b""
-    assert not endpoint.socket_path.exists()
     outcome = dg_lsp("daemon", "status", "--json")
     assert (outcome.code, outcome.json) == (1, {"running": False, "other_versions_running": []})
     outcome = dg_lsp("daemon", "stop")
@@ -68,6 +68,8 @@ def test_a_daemon_in_the_foreground_ends_with_stop(dg_lsp, monkeypatch, endpoint
     assert "stopping" in endpoint.query("stop")
     thread.join(TIMEOUT)
     assert outcomes[0].code == 0
+    assert endpoint.read() is None
+    assert not endpoint.socket_path.exists()
     assert f"the daemon listens at {endpoint.socket_path} (process {os.getpid()})\n" in outcomes[0].err
 
 

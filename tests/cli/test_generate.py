@@ -178,12 +178,9 @@ def test_a_message_without_an_answer_is_no_part_of_the_conversation(dg_lsp, scri
 
 
 def test_the_bundled_model_continues_texts_and_refuses_conversations(dg_lsp):
-    options = ("generate", "def add(a, b):\n    return ", "-n", "40", "--json")
-    tree = dg_lsp(*options, "--decoder", "diffusion").json
-    assert (tree["model"], tree["decoder"]) == ("dg-mini", "diffusion")
-    assert tree["canvas_tokens"] == tree["blocks"] * tree["canvas_length"] > 0
-    tree = dg_lsp(*options, "--decoder", "autoregressive").json
-    assert (tree["blocks"], tree["steps"]) == (0, tree["tokens"])
+    prompt = "def add(a, b):\n    return "
+    tree = dg_lsp("generate", prompt, "-n", "40", "--json", "--decoder", "autoregressive").json
+    assert (tree["model"], tree["blocks"], tree["steps"]) == ("dg-mini", 0, tree["tokens"])
     refusal = dg_lsp("chat", "-m", "hi").error(3)
     assert "dg-mini follows no instructions, and dg-lsp generate continues" in refusal
     assert "qwen2.5-coder-0.5b-instruct follows them: fetch it with dg-lsp models pull" in refusal

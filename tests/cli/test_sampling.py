@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+import tiny_masked
 from scripted import MASK_SPEC, UNIFORM_SPEC
 
 from dg_lsp.models.registry import MINI
-from dg_lsp.settings import SamplerOptions, parse_settings, settings_tree
+from dg_lsp.settings import parse_settings, settings_tree
 
 CAUSAL_SPEC = replace(MASK_SPEC, name="causal", sampling=None, canvas_lengths=())
 CAUSAL = "which has no canvas"
@@ -48,7 +49,6 @@ def test_options_change_how_a_canvas_is_denoised(fill):
         (MASK_SPEC, "confidence_threshold=2", "confidence_threshold is a probability"),
         (MASK_SPEC, "canvas_length=65", "choose at most 64"),
         (MASK_SPEC, "canvas_length=8 --decoder autoregressive", "the decoder autoregressive"),
-        (MASK_SPEC, "max_denoising_steps=8 --decoder speculative", "the decoder speculative"),
         (MASK_SPEC, "thinking=true", "thinking does not apply to code"),
         (MASK_SPEC, "thinking=false", "whose chat template has no thinking"),
         (CAUSAL_SPEC, "canvas_length=1", f"canvas_length does not apply to causal, {CAUSAL}"),
@@ -94,11 +94,16 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, positi
     assert message.startswith(f"--prompt-attention {problem}")
 
 
+def test_a_model_whose_prompt_cannot_be_computed_once_for_a_request_is_refused(dg_lsp, position, tmp_path):
+    path = tiny_masked.write(tmp_path / "moe.gguf", tiny_masked.make("llada-moe", layers=1))
+    options = ("--prompt-attention", "per_request", "--gpu-layers", 0)
+    message = dg_lsp("fill", position, "--model", path, *options).error(3)
+    assert "set its prompt_attention (model.sampler) to exact" in message
+
+
 def test_samplers_reach_a_daemon_and_back():
     table = {"t_max": 1, "thinking": True, "prompt_attention": "per_request"}
     settings = parse_settings({"model": {"sampler": {"a": table}}})
-    assert settings.model.sampler_of("a") == SamplerOptions(t_max=1, thinking=True, prompt_attention="per_request")
-    assert settings.model.sampler_of("b") == SamplerOptions()
     assert parse_settings(json.loads(json.dumps(settings_tree(settings)))) == settings
     assert hash(settings.model_key)
 

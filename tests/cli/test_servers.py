@@ -41,7 +41,6 @@ def test_tcp_listens_on_the_given_address_with_the_token_of_the_environment(dg_l
         *((f"--tcp {host}:0", "other machines") for host in ("0.0.0.0", "[::]", "192.0.2.1", "example.org")),
         ("--stdio --tcp h:1", "exclude each other"),
         *((f"--tcp {text}", "expected HOST:PORT") for text in (":", "host", "host:", ":80", "host:http", "host:65536")),
-        ("--threads -1", "model.threads"),
     ],
 )
 def test_wrong_usage_starts_no_server(dg_lsp, language_server, arguments, message):

@@ -12,17 +12,11 @@ from shared_daemon import serving, wait_until
 
 
 @pytest.fixture
-def steps(tmp_path):
-    """A file with a character for each denoising step."""
-    path = tmp_path / "steps"
-    path.touch()
-    return path
-
-
-@pytest.fixture
-def edit(endpoint, steps, monkeypatch):
+def edit(endpoint, tmp_path, monkeypatch):
     """`edit("slow", "f")` -> an editor with this document; the first one starts a daemon with the scenario's model."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    steps = tmp_path / "steps"  # a character for each denoising step
+    steps.touch()
     clients = []
 
     def begin(scenario, text, **options):
@@ -39,10 +33,10 @@ def edit(endpoint, steps, monkeypatch):
 
 
 @pytest.mark.parametrize("endpoint", ["socket", "tcp"], indirect=True)
-def test_two_editors_share_one_model_and_do_not_cancel_each_other(edit, endpoint, steps):
+def test_two_editors_share_one_model_and_do_not_cancel_each_other(edit, endpoint, tmp_path):
     first, second = (edit("slow", "f") for _ in range(2))
     pending = first.complete(0, 1)
-    wait_until(steps.read_text)
+    wait_until((tmp_path / "steps").read_text)
     later = second.complete(0, 1)
     assert [len(client.items(request)) for client, request in ((first, pending), (second, later))] == [1, 1]
     status = endpoint.query("status")

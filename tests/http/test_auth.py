@@ -1,11 +1,11 @@
 """API key, allowed hosts and allowed origins."""
 
 import pytest
+from http_server import GAP
 from scripted import ScriptedDenoiser
 
 from dg_lsp.http.auth import AccessRules, allowed_hosts
 
-GAP = {"input_prefix": "a = "}
 KEY = "key-é"
 PAGE = "https://notebook.example"
 

@@ -59,13 +59,8 @@ def test_fields_change_how_a_canvas_is_denoised(start):
     ("field", "value", "problem"),
     [
         ("entropy_bound", 0.5, "does not apply to scripted, which denoises masks"),
-        ("canvas_length", 65, "at most 64"),
         ("temperature_min", 0, "greater than or equal to 0.01"),
         ("chat_template_kwargs", {"enable_thinking": True}, "does not apply to code"),
-        ("top_k", -2, "greater than or equal to -1"),
-        ("top_k_start", 9, "does not apply"),
-        ("top_k_end", 9, "does not apply"),
-        ("top_k_tail_correction", True, "does not apply"),
     ],
 )
 def test_a_field_that_does_not_apply_or_is_out_of_bounds_is_refused_by_name(module_client, field, value, problem):

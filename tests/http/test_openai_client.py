@@ -30,6 +30,7 @@ def test_an_answer_is_read_whole_and_as_a_stream(start, connect, is_chat):
     create = client.chat.completions.create if is_chat else client.completions.create
     request = MESSAGES if is_chat else {"model": "any", "prompt": "a", "max_tokens": 500, "user": "me"}
     done = create(**request)
+    type(done).model_validate(done.to_dict())  # the client itself does not check types
     [choice] = done.choices
     assert (choice.message.content if is_chat else choice.text, choice.finish_reason) == (answer, "stop")
     usage, timings = done.usage, done.model_extra["timings"]
@@ -39,6 +40,8 @@ def test_an_answer_is_read_whole_and_as_a_stream(start, connect, is_chat):
     assert timings["cache_n"] == usage.prompt_tokens_details.cached_tokens
     with create(**request, stream=True, stream_options=USAGE) as stream:
         *pieces, last = stream
+    for piece in pieces if is_chat else ():  # a completion has no model of a piece without a finish reason
+        type(piece).model_validate(piece.to_dict())
     choices = [piece.choices[0] for piece in pieces]
     assert "".join(choice.delta.content if is_chat else choice.text for choice in choices) == answer
     assert [choice.finish_reason for choice in choices] == [None] * (len(pieces) - 1) + ["stop"]

@@ -1,4 +1,7 @@
-"""Waiting, disconnecting, limits and failures. An error is an error object, never an empty completion."""
+"""Waiting, disconnecting, limits and failures.
+
+An error is an error object, never an empty completion, which plugins would cache for the position.
+"""
 
 import http.client
 import json
@@ -248,9 +251,10 @@ def test_an_error_of_the_engine_has_a_status_and_the_next_request_works(start, c
     denoiser = ScriptedDenoiser("x")
     denoiser.predict = Mock(side_effect=error)
     client = start(denoiser)
-    reply = client.post("/infill", GAP)
-    assert (reply.status, reply.error["message"]) == (status, message)
-    assert ("retry-after" in reply.headers) == (status == 503)
+    for path, body in (("/infill", GAP), ("/v1/fim/completions", {"prompt": "a = ", "stream": True})):
+        reply = client.post(path, body)
+        assert (reply.status, reply.error["message"]) == (status, message)
+        assert ("retry-after" in reply.headers) == (status == 503)
     del denoiser.predict
     assert client.post("/infill", GAP).status == 200
     assert SECRET not in "".join(capfd.readouterr())
