@@ -142,7 +142,7 @@ def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     language = excerpt.language
     line_rest = excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
-    line = excerpt.line_prefix + fill + line_rest
+    line = before + line_rest  # from the start, since the cursor may be in a string of several lines
     code = without_long_strings(line + excerpt.following, language)[len(line) :]
     unmatched = balance(before, language)
     last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""

@@ -15,6 +15,8 @@ PUSH = "    this.items.push(item);"
 QUOTE = 'fn a() {\n    let b = ¦;\n    c("d");\n}\n\nfn e() {}\n'
 METHODS = "".join(f"    int f{i}(int a) {{\n        return a + {i};\n    }}\n\n" for i in range(300))
 CLASS = f"class A {{\n{METHODS}    int g() {{\n        ¦\n    }}\n\n{METHODS}}}\n"
+STRING = '    void g() {\n        b(@"{\n  ""c¦\n}", d);\n    }\n\n'
+VERBATIM = f"class A {{\n{METHODS}{STRING}{METHODS}}}\n"
 ITEMS = '    {"b": 1},\n' * 900
 ARRAY = f'{{\n  "a": [\n{ITEMS}    ¦\n{ITEMS}    {{}}\n  ]\n}}\n'
 DEFS = "  def f\n    1\n  end\n\n" * 500
@@ -66,6 +68,7 @@ def test_a_fill_is_kept_as_far_as_its_language_and_its_file_allow_it(language, m
         # only a part of a long file is parsed
         pytest.param("java", CLASS, "return 1;", id="java"),
         pytest.param("java", f"¦\n{METHODS}}}\n", "class A {", id="the header of a class"),
+        pytest.param("csharp", VERBATIM, '"": 1', id="csharp: a line of a string"),
         pytest.param("json", ARRAY, '{"c": 2},', id="json"),
         pytest.param("ruby", MODULE, "x = 1", id="ruby"),
         pytest.param("cpp", NAMESPACE, "return f();", id="cpp"),
