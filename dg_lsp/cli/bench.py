@@ -21,7 +21,7 @@ from dg_lsp.cli.loading import LoadedModel, open_engine
 from dg_lsp.cli.options import Deadline, Decoder, Json, ModelOptions, RunOptions, Sampler, Seed, configure
 from dg_lsp.cli.printing import note, plural, print_json, print_line, progress_bar
 from dg_lsp.cli.source import Location, SourceFile, parse_location
-from dg_lsp.context.exclusion import Exclusion, link_target
+from dg_lsp.context.exclusion import Exclusion
 from dg_lsp.context.languages import LANGUAGE_IDS
 from dg_lsp.engine.audit import read_log
 from dg_lsp.engine.engine import Engine
@@ -49,7 +49,7 @@ def cut(
     settings = with_setting(configure({}), "privacy.exclude_gitignored", True)
     if unknown := [name for name in languages or () if name not in LANGUAGE_IDS]:
         raise UsageError(f"unknown language {unknown[0]}: name one of {', '.join(LANGUAGE_IDS)}")
-    exclusion = Exclusion(settings.privacy, [link_target(folder.absolute()).as_uri()])
+    exclusion = Exclusion(settings.privacy, [folder.absolute().as_uri()])
     sources = read_sources(folder, languages or (), seed, exclusion.is_excluded)
     cases = useful_cases(sources, num, seed)
     counts = ", ".join(f"{number} {name}" for name, number in write_cases(cases, output).most_common())
@@ -162,7 +162,7 @@ def next_edit(
 ) -> int:
     """Propose the next edits of a history: how often they are shown, right, and how fast."""
     settings = configure(ModelOptions(model=model).tree)
-    exclusion = Exclusion(settings.privacy, [link_target(repository.absolute()).as_uri()])
+    exclusion = Exclusion(settings.privacy, [repository.absolute().as_uri()])
     with closing(open_engine(settings)) if model else nullcontext() as engine:
         changes = cut_history(repository, num, seed, exclusion.is_excluded)
         measured = ([measure(case, change.language, engine) for case in cases_of(change)] for change in changes)

@@ -133,7 +133,7 @@ def _describe_trained(keys: "MetadataKeys") -> ModelSpec:
         start_ids=keys.tokens("dg.start_token_ids") if "dg.start_token_ids" in keys.metadata else (),
         takes_snippets=snippet_tokens > 0 or keys.flag("dg.snippets"),
         snippet_tokens=snippet_tokens,
-        languages=keys.languages() if has_canvas else (),  # the weights before know others as well (docs/log.md)
+        languages=keys.languages() if has_canvas else (),  # adapted weights know further languages (docs/log.md)
         expectations=keys.expectations(),
         metadata=_displayed(keys.metadata),
     )

@@ -140,21 +140,20 @@ class Excerpt:
 def _ended(excerpt: Excerpt, fill: str) -> Excerpt:
     """The excerpt with `below` and `tail` for a fill, which may open or end a block, a string or a comment."""
     language = excerpt.language
-    line_rest = excerpt.line_rest
     before = excerpt.above + excerpt.line_prefix + fill
-    line = before + line_rest  # from the start, since the cursor may be in a string of several lines
-    code = without_long_strings(line + excerpt.following, language)[len(line) :]
+    text = before + excerpt.line_rest  # from the start, since the cursor may be in a string of several lines
+    code = without_long_strings(text + excerpt.following, language)[len(text) :]
     unmatched = balance(before, language)
-    last = (before + line_rest)[before.rfind("\n") + 1 :] if language.has_macros else ""
+    last = text[before.rfind("\n") + 1 :] if language.has_macros else ""
     end = _end(code, excerpt.depth, language, last_line=last, is_cut=excerpt.is_following_cut)
     code = code[: end.at]
     below = excerpt.following[: end.at]
     closers = excerpt.head_closer
     if end.is_cut and unmatched.quote:  # what a fill inside of a string contains closes nothing
-        closers = "\n".join(balance(before + line_rest + below, language).closers) + closers
+        closers = "\n".join(balance(text + below, language).closers) + closers
     elif end.is_cut:
-        brackets = balance(line_rest + below, language)
-        closers = _closers(unmatched, brackets, before, line_rest + code, end.depth) + closers
+        brackets = balance(excerpt.line_rest + below, language)
+        closers = _closers(unmatched, brackets, before, excerpt.line_rest + code, end.depth) + closers
     if closers:
         closers = _last_element(below, closers, language) + closers
     tail = closers and f"\n{closers}\n"
@@ -347,7 +346,7 @@ class Surroundings:
         return (
             not self._are_near(errors, fill)
             or self._ends_namespace(fill)
-            or not (self._is_valid(self._gap.text("")) or self._is_sound())  # a fill leaves the errors of the text
+            or not (self._is_valid(self._gap.text("")) or self._is_sound())  # the text has errors of its own
             or self._can_be_finished(fill)
         )
 
@@ -385,9 +384,10 @@ class Surroundings:
 
     def _closes_too_much(self, fill: str) -> bool:
         """True if the fill closes a bracket that the text below closes, too: errors elsewhere do not excuse that."""
-        texts = self.excerpt.line_prefix + fill, self._text(fill), self._gap.text("")
-        own, whole, gap = (balance(text, self.language) for text in texts)
-        return bool(own.strays and whole.strays) and not (gap.num_stray or gap.quote or self._ends_namespace(fill))
+        if not balance(self.excerpt.line_prefix + fill, self.language).strays or self._ends_namespace(fill):
+            return False
+        gap = balance(self._gap.text(""), self.language)
+        return bool(balance(self._text(fill), self.language).strays) and not (gap.num_stray or gap.quote)
 
     def _is_torn(self, fill: str) -> bool:
         """True if a bracket of the fill has a wrong partner, or if a string that it opens has no end."""

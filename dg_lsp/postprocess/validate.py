@@ -211,10 +211,10 @@ def _joined(shown: str, cursor: Cursor, language: Language) -> str | Rejection:
 def _valid_part(joined: str, cursor: Cursor, snapshot: Snapshot, offset: int, style: TextStyle) -> str | Rejection:
     """The part of a fill that breaks no tag, adds no syntax error, and leaves no block below without its header."""
     language = language_of(snapshot.language)
-    before = snapshot.text[max(0, offset - MAX_PARSED) : offset]
-    is_broken = language.has_tags and text_edits.breaks_tags(joined, cursor, before)
+    start = max(0, offset - MAX_PARSED)
+    breaks_tags = language.has_tags and text_edits.breaks_tags(joined, cursor, snapshot.text[start:offset])
     may_have_elements = language.has_tags or language.id in ("javascript", "typescript", "typescriptreact")
-    if is_broken or (may_have_elements and text_edits.closes_wrongly(joined, cursor)):
+    if breaks_tags or (may_have_elements and text_edits.closes_wrongly(joined, cursor)):
         return Rejection(Reason.SYNTAX_ERROR, joined)
     surroundings = Surroundings.around(snapshot, offset, offset, style)
     if surroundings is None:

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import tiny_masked
 from scripted import MASK_SPEC, UNIFORM_SPEC
 
 from dg_lsp.models.registry import MINI
@@ -92,13 +91,6 @@ def test_the_users_file_sets_the_models_own_values(dg_lsp, user_settings, positi
     user_settings("")
     message = dg_lsp("fill", position, "--prompt-attention", "per_request").error(2)
     assert message.startswith(f"--prompt-attention {problem}")
-
-
-def test_a_model_whose_prompt_cannot_be_computed_once_for_a_request_is_refused(dg_lsp, position, tmp_path):
-    path = tiny_masked.write(tmp_path / "moe.gguf", tiny_masked.make("llada-moe", layers=1))
-    options = ("--prompt-attention", "per_request", "--gpu-layers", 0)
-    message = dg_lsp("fill", position, "--model", path, *options).error(3)
-    assert "set its prompt_attention (model.sampler) to exact" in message
 
 
 def test_samplers_reach_a_daemon_and_back():

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import struct
 from pathlib import Path
 
 from dg_lsp.settings_files import FREE_KEYS, MODEL_KEYS
@@ -51,7 +52,10 @@ def test_commands_are_hidden_where_they_have_no_effect():
 def test_the_gallery_and_the_walkthrough_show_files_that_exist():
     for name in ("homepage", "repository", "bugs"):
         assert "https://github.com/dg-lsp/dg-lsp" in json.dumps(PACKAGE[name])
-    assert (EXTENSION / PACKAGE["icon"]).read_bytes().startswith(b"\x89PNG")
+    header = (EXTENSION / PACKAGE["icon"]).read_bytes()[:24]
+    assert header.startswith(b"\x89PNG")
+    assert min(struct.unpack(">II", header[16:])) >= 128
+    assert re.fullmatch("#[0-9a-f]{6}", PACKAGE["galleryBanner"]["color"])
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (EXTENSION / "README.md").read_text(encoding="utf-8"))
     assert pictures
     for address in pictures:

@@ -101,7 +101,6 @@ def test_a_trained_model_is_described_by_its_keys():
         ({"dg.languages": "python, typescriptreact"}, "languages", ("python", "typescriptreact")),
         ({}, "languages", ("python",)),
         ({"general.name": "mine"}, "languages", ()),
-        ({"dg.languages": "python", "dg.noise": "none"}, "languages", ()),
         ({"dg.banned_token_ids": ""}, "banned_ids", (5,)),
     ],
 )

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from dg_lsp.backends.llamacpp.quantize import FILE_TYPES
+from dg_lsp.canvas.spec import PromptCut
 from dg_lsp.gguf import read_header
+from dg_lsp.models.metadata import describe
 from dg_lsp.models.registry import AUTO, BASE, BUNDLED, FAMILIES, MINI, PRESETS, locate
 from dg_lsp.settings import Settings
 
@@ -20,6 +22,13 @@ def test_two_models_are_bundled_and_auto_is_the_default():
         assert preset.path.stat().st_size == preset.size
         read_header(preset.path)
     assert sum(preset.size for preset in BUNDLED) < 90e6, "PyPI takes wheels of 100 MB"
+
+
+def test_dg_base_completes_token_by_token_in_all_languages():
+    values = read_header(locate(BASE)).values
+    spec = describe({key: str(values[key].read()).lower() for key in values if key.startswith("dg.")}, 16_384, BASE)
+    assert (spec.noise, spec.has_causal_head, spec.cut, spec.canvas_lengths) == ("none", True, PromptCut.TOKEN, ())
+    assert spec.languages == ()
 
 
 def test_a_path_is_used_as_it_is_and_a_known_name_has_priority(tmp_path, monkeypatch):
@@ -56,7 +65,11 @@ def test_a_preset_is_consistent(preset):
     assert re.fullmatch(r"|[0-9a-f]{64}", preset.sha256)
     assert preset.sources
     assert preset.licence
+    assert preset.size > 9e7
     assert re.match(r"(published|measured|estimate)\b", preset.quality_source) or not preset.quality
+    assert 0 <= preset.quality < 1
+    assert 0 < preset.active <= 1
+    assert 1.5e9 < preset.memory_bytes - preset.size < 1.7e9
     assert preset.is_checkpoint == (not any(pattern.endswith(".gguf") for pattern in preset.patterns))
     assert not (preset.sha256 and preset.is_checkpoint), "only a single file has a checksum"
 

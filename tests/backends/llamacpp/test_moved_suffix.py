@@ -8,7 +8,7 @@ import tiny_masked
 from margins import check_close
 from tiny_diffusiongemma import VOCAB_SIZE
 
-from dg_lsp.backends.llamacpp import memory_estimate
+from dg_lsp.backends.llamacpp import context, memory_estimate
 from dg_lsp.backends.llamacpp.library import library
 from dg_lsp.canvas.layout import NOTHING, token_ids
 from dg_lsp.canvas.spec import FimOrder, FimTokens, ModelSpec
@@ -128,13 +128,26 @@ def test_refresh_takes_short_passes_between_which_the_user_may_type(denoiser):
     denoiser.prefill(0, prompt())
     typed = BEFORE[:-1]
     denoiser.prefill(0, prompt(typed))
-    assert denoiser.refresh(0) == 16
+    assert denoiser.refresh(0) == denoiser.refresh(0) == 16
+    assert drift(denoiser) == 1
     typed = np.append(typed, OTHER[:2])
     assert denoiser.prefill(0, prompt(typed)) <= 16
-    passes = refresh(denoiser)
-    assert max(passes) == 16
-    assert sum(passes) > len(AFTER), "the first tokens were decoded before the last edit"
+    assert drift(denoiser) == 2
+    assert [denoiser.refresh(0) for _ in range(4)] == [16, 16, 16, 10], "the refresh goes on where it was"
+    assert drift(denoiser) == 1, "the first tokens were decoded before the last edit"
+    assert refresh(denoiser) == [16, 16, 16, 16, 16, 10]
+    assert refresh(denoiser) == []
     check_exact(denoiser, prompt(typed))
+
+
+def test_suffix_is_decoded_again_after_many_edits(denoiser, monkeypatch):
+    monkeypatch.setattr(context, "MAX_EDITS", 3)
+    denoiser.prefill(0, prompt())
+    drifts = []
+    for end in range(1, 8):
+        denoiser.prefill(0, prompt(BEFORE[:-end]))
+        drifts.append(drift(denoiser))
+    assert drifts == [1, 2, 3, 0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("is_alone")

@@ -43,7 +43,6 @@ def test_an_opened_checkpoint_computes_the_probabilities_of_transformers(tiny_ch
     denoiser = open_checkpoint(dataclasses.replace(checkpoint, stored_type=dtype), spec, CPU)
     rng = np.random.default_rng(0)
     prompt, canvas = (rng.integers(110, 500, size).astype(np.int32) for size in (20, 16))
-    assert denoiser.threads == CPU.threads
     denoiser.prefill(0, prompt)
     (prediction,) = denoiser.predict(0, [canvas], 0.8, rng)
     itemsize = getattr(torch, dtype).itemsize
@@ -172,3 +171,10 @@ def test_without_transformers_the_error_names_the_extra(tiny_checkpoint, monkeyp
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(BackendError, match=r"pip install '\.\[transformers\]'"):
         open_checkpoint(*read_folder(tiny_checkpoint), CPU)
+
+
+def test_the_threads_of_a_checkpoint_are_measured_unless_they_are_set(tiny_checkpoint, opened, monkeypatch):
+    """Only steps of one thread are run: with several, a step may take seconds on a busy machine."""
+    monkeypatch.setattr(f"{MODULE}.threads_for", lambda wanted, step, **_options: wanted or step(1) or 2)
+    for settings, threads in ((ModelSettings(device="cpu"), 2), (CPU, 1)):
+        assert opened(open_checkpoint(*read_folder(tiny_checkpoint), settings)).threads == threads
